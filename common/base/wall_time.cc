@@ -6,9 +6,11 @@
 
 namespace swiftcache {
 
-absl::Time ToWallTime(absl::Time time) { return Translate(time, RealClock().Now(), absl::Now()); }
+absl::Time ToWallTime(absl::Time time) { return Translate(time, RealClock().Now(), WallTimeNow()); }
 
-absl::Time FromWallTime(absl::Time time) { return Translate(time, absl::Now(), RealClock().Now()); }
+absl::Time FromWallTime(absl::Time time) { return Translate(time, WallTimeNow(), RealClock().Now()); }
+
+absl::Time WallTimeNow() { return absl::Now(); }
 
 absl::Time Translate(absl::Time time, absl::Time here, absl::Time there) { return there + (time - here); }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Moments of the process's clock for libraries that count by the wall, which may have been set since the process
-// started, or gone on while the machine slept.
+// The wall clock, which may have been set since the process started, or gone on while the machine slept: for what people
+// read, and for libraries that count by it.
 //
 //   server->Shutdown(absl::ToChronoTime(ToWallTime(deadline)));
 #pragma once
@@ -13,6 +13,9 @@ namespace swiftcache {
 /// as they are. Thread-safety: safe. Errors: none.
 absl::Time ToWallTime(absl::Time time);
 absl::Time FromWallTime(absl::Time time);
+
+/// What the wall clock shows. May go back: nothing is measured by it.
+absl::Time WallTimeNow();
 
 /// By a clock that shows `there` what is `time` by one that shows `here`.
 absl::Time Translate(absl::Time time, absl::Time here, absl::Time there);

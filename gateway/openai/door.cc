@@ -52,7 +52,7 @@ Door::Door(Options options, relay::Relay& relay, const Clock& clock)
     : options_(std::move(options)),
       relay_(relay),
       clock_(clock),
-      started_s_(absl::ToUnixSeconds(clock.Now())),
+      started_s_(absl::ToUnixSeconds(options_.wall_time())),
       logprobs_budget_(std::make_shared<ByteBudget>(options_.max_held_logprob_bytes)) {}
 
 std::vector<HttpRoute> Door::Routes() {
@@ -111,7 +111,7 @@ void Door::Generate(Endpoint endpoint, const HttpRequest& http, std::shared_ptr<
     relay_.Refused(std::move(refused), parsed.status());
     return SendError(*responder, parsed.status(), {{"X-Request-Id", request_id}});
   }
-  std::make_shared<CompletionHandler>(parsed->answer, request_id, absl::ToUnixSeconds(clock_.Now()),
+  std::make_shared<CompletionHandler>(parsed->answer, request_id, absl::ToUnixSeconds(options_.wall_time()),
                                       std::move(responder), logprobs_budget_)
       ->Run(relay_, std::move(parsed->prompts));
 }

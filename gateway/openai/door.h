@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "absl/time/time.h"
 #include "common/base/byte_budget.h"
 #include "common/base/clock.h"
+#include "common/base/wall_time.h"
 #include "common/http/http_server.h"
 #include "common/sync/side_threads.h"
 #include "gateway/openai/parse_request.h"
@@ -32,6 +34,7 @@ class Door {
     std::string id_prefix = "http";  // of request ids that the door makes where X-Request-Id is absent
     absl::Duration request_timeout = absl::InfiniteDuration();
     HttpRequestLimits limits = {};
+    std::function<absl::Time()> wall_time = WallTimeNow;  // for `created`; not null
     int64_t max_held_logprob_bytes = int64_t{512} << 20;  // of all answers that are not streamed; beyond it 429
   };
   /// Errors: INVALID_ARGUMENT (empty prefix, a timeout that is not positive).

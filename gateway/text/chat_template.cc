@@ -81,12 +81,11 @@ class JinjaChatTemplate final : public ChatTemplate {
     context["add_generation_prompt"] = Value::Bool(add_generation_prompt);
     context["bos_token"] = Value::String(FreeText(options_.bos_token));
     context["eos_token"] = Value::String(FreeText(options_.eos_token));
-    return compiled_->Render(context, limits, options_.clock != nullptr ? *options_.clock : own_clock_);
+    return compiled_->Render(context, limits, options_.wall_time());
   }
 
   const std::unique_ptr<jinja::Template> compiled_;
   const Options options_;
-  const RealClock own_clock_;
 };
 
 }  // namespace

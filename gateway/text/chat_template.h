@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -16,7 +17,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/base/clock.h"
+#include "absl/time/time.h"
+#include "common/base/wall_time.h"
 
 namespace swiftcache::gateway::text {
 
@@ -47,8 +49,8 @@ class ChatTemplate {
     std::string bos_token, eos_token;
     int64_t max_steps = 2'000'000;
     int64_t max_output_bytes = 64 << 20;
-    int64_t max_memory_bytes = 512 << 20;  // strings and lists that are alive at one time
-    const Clock* clock = nullptr;          // for strftime_now; borrowed; null: the process's
+    int64_t max_memory_bytes = 512 << 20;                 // strings and lists that are alive at one time
+    std::function<absl::Time()> wall_time = WallTimeNow;  // for strftime_now; not null
   };
   static absl::StatusOr<std::unique_ptr<ChatTemplate>> Create(const std::string& source, const Options& options);
   virtual ~ChatTemplate() = default;

@@ -12,10 +12,7 @@ namespace {
 
 namespace text = swiftcache::gateway::text;
 
-class FixedClock final : public swiftcache::Clock {
- public:
-  absl::Time Now() const override { return absl::FromUnixSeconds(1700000000); }
-};
+absl::Time FixedTime() { return absl::FromUnixSeconds(1700000000); }
 
 std::string Joined(const std::vector<text::RenderedPiece>& pieces) {
   std::string joined;
@@ -26,13 +23,12 @@ std::string Joined(const std::vector<text::RenderedPiece>& pieces) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const FixedClock clock;
   text::ChatTemplate::Options options;
   options.bos_token = "<s>";
   options.max_steps = 20'000;
   options.max_output_bytes = 1 << 16;
   options.max_memory_bytes = 1 << 22;
-  options.clock = &clock;
+  options.wall_time = FixedTime;
   auto chat = text::ChatTemplate::Create(std::string(reinterpret_cast<const char*>(data), size), options);
   if (!chat.ok()) return 0;
   const std::vector<text::ChatMessage> messages = {

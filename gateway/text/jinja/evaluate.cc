@@ -210,7 +210,7 @@ absl::StatusOr<Value> Interpreter::Call(const Value& callee, const Arguments& ar
   if (auto* method = std::get_if<std::shared_ptr<const Method>>(&callee.rep()))
     return CallMethod(budget_, **method, arguments);
   if (auto* function = std::get_if<const Function*>(&callee.rep())) {
-    FunctionContext context{budget_, clock_, namespaces_, raised_};
+    FunctionContext context{budget_, wall_time_, namespaces_, raised_};
     return (*function)->call(context, arguments);
   }
   return absl::InvalidArgumentError(absl::StrCat("'", std::string(TypeName(callee)), "' object is not callable"));

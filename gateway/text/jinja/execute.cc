@@ -30,8 +30,8 @@ class ScopeGuard {
 
 }  // namespace
 
-Interpreter::Interpreter(const Context& context, const Limits& limits, const Clock& clock)
-    : context_(context), clock_(clock), budget_(limits), scope_(std::make_shared<Scope>()) {}
+Interpreter::Interpreter(const Context& context, const Limits& limits, absl::Time wall_time)
+    : context_(context), wall_time_(wall_time), budget_(limits), scope_(std::make_shared<Scope>()) {}
 
 absl::StatusOr<TextPtr> Interpreter::Render(const Block& body) {
   TextBuilder out(budget_, budget_.limits().max_output_bytes);

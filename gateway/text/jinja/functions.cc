@@ -77,7 +77,7 @@ absl::StatusOr<Value> StrftimeNow(FunctionContext& context, const Arguments& arg
     return absl::UnimplementedError(absl::StrCat("strftime_now: the format '", format->bytes, "' is not supported"));
   }
   RETURN_IF_ERROR(context.budget.SpendBytes(64 * format->size()));
-  return NewString(context.budget, absl::FormatTime(format->bytes, context.clock.Now(), absl::LocalTimeZone()));
+  return NewString(context.budget, absl::FormatTime(format->bytes, context.wall_time, absl::LocalTimeZone()));
 }
 
 constexpr Function kFunctions[] = {{"range", Range},

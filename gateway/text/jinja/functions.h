@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/base/clock.h"
+#include "absl/time/time.h"
 #include "gateway/text/jinja/arguments.h"
 #include "gateway/text/jinja/value.h"
 
@@ -20,7 +20,7 @@ namespace swiftcache::gateway::text::jinja {
 /// What functions use besides their arguments.
 struct FunctionContext {
   Budget& budget;
-  const Clock& clock;
+  absl::Time wall_time;
   std::vector<std::unique_ptr<Namespace>>& namespaces;  // owned by the rendering
   bool& raised;                                         // set by raise_exception
 };

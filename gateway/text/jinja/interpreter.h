@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs a template's syntax tree once.
 //
-//   Interpreter run(context, limits, clock);
+//   Interpreter run(context, limits, wall_time);
 //   absl::StatusOr<TextPtr> text = run.Render(body);
 #pragma once
 
@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/base/clock.h"
+#include "absl/time/time.h"
 #include "gateway/text/jinja/functions.h"
 #include "gateway/text/jinja/syntax.h"
 #include "gateway/text/jinja/text.h"
@@ -34,12 +34,12 @@ struct Macro {
   std::weak_ptr<const Scope> scope;
 };
 
-/// Thread-safety: none, one per rendering. Ownership: borrows context, clock and tree; owns budget, scopes and
-/// namespaces. Errors: INVALID_ARGUMENT (a Python exception would be raised; raise_exception gives its message alone,
-/// others the line), UNIMPLEMENTED, RESOURCE_EXHAUSTED (steps, output, memory, depth).
+/// Thread-safety: none, one per rendering. Ownership: borrows context and tree; owns budget, scopes and namespaces.
+/// Errors: INVALID_ARGUMENT (a Python exception would be raised; raise_exception gives its message alone, others the
+/// line), UNIMPLEMENTED, RESOURCE_EXHAUSTED (steps, output, memory, depth).
 class Interpreter {
  public:
-  Interpreter(const Context& context, const Limits& limits, const Clock& clock);
+  Interpreter(const Context& context, const Limits& limits, absl::Time wall_time);
   absl::StatusOr<TextPtr> Render(const Block& body);
 
  private:
@@ -86,7 +86,7 @@ class Interpreter {
   absl::Status BindParameters(const Statement& definition, const Arguments& arguments);
 
   const Context& context_;
-  const Clock& clock_;
+  const absl::Time wall_time_;
   Budget budget_;  // before all values, which give their memory back to it
   std::vector<std::unique_ptr<Namespace>> namespaces_;
   std::shared_ptr<Scope> scope_;

@@ -13,8 +13,8 @@ absl::StatusOr<std::unique_ptr<Template>> Template::Compile(std::string_view sou
   return std::unique_ptr<Template>(new Template(std::move(body)));
 }
 
-absl::StatusOr<Rendered> Template::Render(const Context& context, const Limits& limits, const Clock& clock) const {
-  Interpreter run(context, limits, clock);
+absl::StatusOr<Rendered> Template::Render(const Context& context, const Limits& limits, absl::Time wall_time) const {
+  Interpreter run(context, limits, wall_time);
   ASSIGN_OR_RETURN(TextPtr text, run.Render(body_));
   return Rendered{text->bytes, text->marks};
 }

@@ -3,7 +3,7 @@
 //
 //   ASSIGN_OR_RETURN(auto greeting, Template::Compile("Hello {{ name | trim }}!"));
 //   const Context context = {{"name", Value::String(FreeText(" you ", /*marked=*/true))}};
-//   ASSIGN_OR_RETURN(Rendered out, greeting->Render(context, {}, clock));
+//   ASSIGN_OR_RETURN(Rendered out, greeting->Render(context, {}, WallTimeNow()));
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/base/clock.h"
+#include "absl/time/time.h"
 #include "gateway/text/jinja/interpreter.h"
 #include "gateway/text/jinja/syntax.h"
 
@@ -28,7 +28,8 @@ struct Rendered {
 class Template {
  public:
   static absl::StatusOr<std::unique_ptr<Template>> Compile(std::string_view source);
-  absl::StatusOr<Rendered> Render(const Context& context, const Limits& limits, const Clock& clock) const;
+  /// `wall_time`: what strftime_now shows.
+  absl::StatusOr<Rendered> Render(const Context& context, const Limits& limits, absl::Time wall_time) const;
 
  private:
   explicit Template(Block body) : body_(std::move(body)) {}

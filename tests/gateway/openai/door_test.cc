@@ -45,6 +45,7 @@ TEST_F(DoorTest, TheRelayHearsWhereEachPromptCameFrom) {
 }
 
 TEST_F(DoorTest, AChatAnswerHasTheFormOfOpenAi) {
+  wall_.Advance(absl::Hours(1));  // as after a sleep, during which the process's clock stands still
   relay_.on_generate = [](std::shared_ptr<FakeCall> call) {
     call->usage.cached_local_tokens = 2;
     call->usage.cached_donor_tokens = 1;
@@ -57,7 +58,7 @@ TEST_F(DoorTest, AChatAnswerHasTheFormOfOpenAi) {
   const json expected = {
       {"id", "chatcmpl-r1"},
       {"object", "chat.completion"},
-      {"created", absl::ToUnixSeconds(clock_.Now())},
+      {"created", absl::ToUnixSeconds(wall_.Now())},
       {"model", "m"},
       {"choices",
        {{{"index", 0},

@@ -36,6 +36,18 @@ int CheckGolden(const std::string& source, const std::string& file) {
   return count;
 }
 
+TEST(JinjaLanguageTest, TheDateIsTheWallClocksAlsoAfterItWasSet) {
+  setenv("TZ", "UTC", 1);
+  absl::Time wall_time = absl::UnixEpoch();
+  ChatTemplate::Options options;
+  options.wall_time = [&] { return wall_time; };
+  const auto chat = ChatTemplate::Create("{{ strftime_now('%Y-%m-%d') }}", options);
+  ASSERT_TRUE(chat.ok()) << chat.status();
+  EXPECT_EQ(*(*chat)->Render({}, false, {}), "1970-01-01");
+  wall_time = absl::FromUnixSeconds(1700000000);
+  EXPECT_EQ(*(*chat)->Render({}, false, {}), "2023-11-14");
+}
+
 TEST(JinjaLanguageTest, RendersWhatJinja2Renders) {
   setenv("TZ", "UTC", 1);
   int rendered = 0, refused = 0;

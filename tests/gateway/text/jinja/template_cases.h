@@ -15,10 +15,7 @@
 
 namespace swiftcache::gateway::text {
 
-class FixedClock final : public Clock {
- public:
-  absl::Time Now() const override { return absl::FromUnixSeconds(1700000000); }
-};
+inline absl::Time FixedTime() { return absl::FromUnixSeconds(1700000000); }
 
 inline std::string ReadFile(const std::string& path) {
   std::ostringstream text;
@@ -40,11 +37,10 @@ inline std::vector<ChatMessage> MessagesOf(const nlohmann::json& testcase) {
 }
 
 inline absl::StatusOr<std::unique_ptr<ChatTemplate>> Compile(const std::string& source) {
-  static const FixedClock clock;
   ChatTemplate::Options options;
   options.bos_token = "<s>";
   options.eos_token = "</s>";
-  options.clock = &clock;
+  options.wall_time = FixedTime;
   return ChatTemplate::Create(source, options);
 }
 
