@@ -2,9 +2,7 @@
 #include "gateway/route/route.h"
 
 #include <algorithm>
-#include <limits>
 #include <map>
-#include <optional>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -20,6 +18,7 @@ using fleet::EngineView;
 using fleet::ModelView;
 
 constexpr size_t kShownNameBytes = 100;
+constexpr int64_t kCutSteps = 16;  // less than one of the roomiest engine's room decides over no load
 
 int64_t Load(const EngineView& engine) { return engine.link->in_flight() + engine.requests_of_others; }
 
@@ -48,17 +47,23 @@ std::string Found(const ModelView& model) {
 }  // namespace
 
 absl::StatusOr<size_t> PickEngine(const ModelView& model, const Tokens& tokens, const Tried& tried) {
-  const int64_t wanted = CheckedAdd(tokens.prompt, tokens.answer).value_or(std::numeric_limits<int64_t>::max());
-  // Less is better: first what would be cut off.
-  const auto cost = [wanted](const EngineView& engine) {
-    return std::pair(wanted - std::min(wanted, engine.max_model_len_tokens), Load(engine));
+  const auto room = [&tokens](const EngineView& engine) {
+    return std::min(tokens.answer, engine.max_model_len_tokens - tokens.prompt);
   };
-  std::optional<size_t> best;
+  std::vector<size_t> usable;
+  int64_t most_room = 0;
   for (size_t i = 0; i < model.engines.size(); ++i) {
     if (!Usable(model.engines[i], tokens.prompt, tried)) continue;
-    if (!best.has_value() || cost(model.engines[i]) < cost(model.engines[*best])) best = i;
+    usable.push_back(i);
+    most_room = std::max(most_room, room(model.engines[i]));
   }
-  if (best.has_value()) return *best;
+  const int64_t step = std::max<int64_t>(1, CeilDiv(most_room, kCutSteps));
+  // Less is better: first what would be cut off.
+  const auto cost = [&](size_t i) {
+    return std::pair((most_room - room(model.engines[i])) / step, Load(model.engines[i]));
+  };
+  const auto best = std::ranges::min_element(usable, {}, cost);
+  if (best != usable.end()) return *best;
   return absl::UnavailableError(absl::StrCat("model ", model.name, ": no engine can take the request (", Found(model),
                                              Named(tried), "); try again shortly"));
 }

@@ -62,6 +62,19 @@ TEST_F(RouteTest, AnAnswerIsNotCutOffWhereAnotherEngineHasRoomForIt) {
   EXPECT_EQ(Pick({model_.engines[1].link, model_.engines[2].link}, 90, 11), "short");
 }
 
+TEST_F(RouteTest, ALittleMoreRoomForTheAnswerIsNotWorthAQueue) {
+  constexpr int64_t kAnyAnswer = std::numeric_limits<int64_t>::max();
+  Add("idle", 0, fleet::EngineState::kReady, 32'768);
+  Add("busy", 5, fleet::EngineState::kReady, 32'784);
+  EXPECT_EQ(Pick({}, 768, kAnyAnswer), "idle") << "16 of 32,016 tokens";
+  EXPECT_EQ(Pick({}, 768, 32'016), "idle");
+  EXPECT_EQ(Pick({}, 32'700, kAnyAnswer), "busy") << "16 of 84";
+  EXPECT_EQ(Pick({}, 32'700, 69), "idle") << "1 of 69";
+  Add("longer", 9, fleet::EngineState::kReady, 36'000);
+  EXPECT_EQ(Pick({}, 768, kAnyAnswer), "longer") << "3,232 of 35,232";
+  EXPECT_EQ(Pick({}, 768, 33'000), "idle") << "1,000 of 33,000";
+}
+
 TEST_F(RouteTest, SkipsWhatWasTriedIsNotReadyOrIsTooSmall) {
   Add("a", 0);
   Add("b", 0, fleet::EngineState::kDraining);
