@@ -235,19 +235,21 @@ absl::Status RelayCall::LostError(absl::string_view why) const {
 }
 
 // Tries another engine of the model, from the present table if its token ids still mean the same. OK: an attempt is
-// under way. If none is left, the client gets a full engine's error rather than a lost one's, since that says when to
-// retry.
+// under way. If none is left, the client gets the error that says most: of a full engine when to come back, of one
+// without memory how much it has (the first of these, which has most room), and only then of a lost one.
 absl::Status RelayCall::Retry(const absl::Status& cause) {
   if (std::optional<fleet::ModelView> now = env_.fleet.Find(model_.name)) {
     if (now->text.ok() && *now->text == text_) model_ = *std::move(now);
   }
   if (absl::IsResourceExhausted(cause)) full_ = cause;
+  if (absl::IsOutOfRange(cause)) too_long_.Update(cause);
   const absl::Status none =
       attempts_ < route::kMaxAttempts
           ? route::PickEngine(model_, TokensOf(engine_request_), tried_).status()
           : absl::UnavailableError(absl::StrCat("model ", model_.name, ": it failed at ", attempts_, " engines"));
   if (!none.ok()) {
     if (!full_.ok()) return full_;
+    if (!too_long_.ok()) return too_long_;
     return absl::UnavailableError(absl::StrCat(none.message(), "; last: ", cause.message()));
   }
   LOG(WARNING) << RequestTag{request_.request_id, request_.traceparent, model_.name}

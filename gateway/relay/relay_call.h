@@ -99,7 +99,8 @@ class RelayCall final : public GenerateCall, public std::enable_shared_from_this
   bool cut_off_ = false;  // by the engine, which shut down before the end
   absl::Duration time_to_first_token_ = absl::ZeroDuration();
   route::Tried tried_;
-  absl::Status full_;  // the last engine's RESOURCE_EXHAUSTED
+  absl::Status full_;      // the last engine's RESOURCE_EXHAUSTED
+  absl::Status too_long_;  // the first engine's OUT_OF_RANGE
   std::string engine_name_;
   fleet::EngineLink::InFlight in_flight_;
   int attempts_ = 0;

@@ -69,7 +69,8 @@ absl::StatusOr<size_t> PickEngine(const ModelView& model, const Tokens& tokens, 
 }
 
 bool ShouldRetry(const absl::Status& status, bool anything_sent) {
-  return !anything_sent && (absl::IsUnavailable(status) || absl::IsResourceExhausted(status));
+  return !anything_sent &&
+         (absl::IsUnavailable(status) || absl::IsResourceExhausted(status) || absl::IsOutOfRange(status));
 }
 
 bool IsServed(const ModelView& model) {

@@ -38,8 +38,8 @@ struct Tokens {
 /// UNAVAILABLE: there is none; says what was found instead.
 absl::StatusOr<size_t> PickEngine(const fleet::ModelView& model, const Tokens& tokens, const Tried& tried);
 
-/// Whether to try another engine: only if this one is dead, draining, starting or full, and nothing has been sent to
-/// the client yet.
+/// Whether to try another engine: only if this one is dead, draining, starting, full, or has no memory for so long a
+/// request, and nothing has been sent to the client yet.
 bool ShouldRetry(const absl::Status& status, bool anything_sent);
 
 /// Whether clients can use the model: its card is there, and one of its engines is alive.

@@ -155,6 +155,49 @@ TEST_F(RelayRetryTest, AFullEngineIsHeardOfEvenIfTheNextIsLost) {
   EXPECT_EQ(Run(Prompt("x")), Full("a"));
 }
 
+// Kept for ever, as those of Full.
+const absl::Status& TooLong(const std::string& engine) {
+  static const auto& statuses = *new std::map<std::string, absl::Status>{{"a", absl::OutOfRangeError("a holds 8")},
+                                                                         {"b", absl::OutOfRangeError("b holds 7")},
+                                                                         {"c", absl::OutOfRangeError("c holds 6")},
+                                                                         {"d", absl::OutOfRangeError("d holds 5")}};
+  return statuses.at(engine);
+}
+
+std::function<void(FakeCall&)> HasNoMemory(const std::string& engine) {
+  return [engine](FakeCall& call) { call.End(TooLong(engine)); };
+}
+
+TEST_F(RelayRetryTest, WhatOneEngineHasNoMemoryForAnotherMayHold) {
+  Serve({"a", "b"});
+  engines_["a"].SetScript(HasNoMemory("a"));
+  ASSERT_EQ(Run(Prompt("x")), absl::OkStatus());
+  EXPECT_EQ(sink_->Text(), "hello");
+  EXPECT_EQ(engines_["a"].calls(), 1);
+  EXPECT_EQ(engines_["b"].calls(), 1);
+}
+
+TEST_F(RelayRetryTest, WhatNoEngineHasMemoryForEndsAsTheFirstSaidAtThreeOfThem) {
+  Serve({"a"});
+  engines_["a"].SetScript(HasNoMemory("a"));
+  EXPECT_EQ(Run(Prompt("x")), TooLong("a")) << "there is no other";
+  Serve({"a", "b", "c", "d"});
+  for (const char* name : {"b", "c", "d"}) engines_[name].SetScript(HasNoMemory(name));
+  EXPECT_EQ(Run(Prompt("x")), TooLong("a"));
+  EXPECT_EQ(engines_["c"].calls(), 1);
+  EXPECT_EQ(engines_["d"].calls(), 0) << "each may have waited for memory";
+}
+
+TEST_F(RelayRetryTest, OfEnginesThatFailTheFullOneSaysMostAndTheLostOneLeast) {
+  Serve({"a", "b", "c"});
+  engines_["a"].SetScript(HasNoMemory("a"));
+  engines_["b"].SetScript(DieAfter(0));
+  engines_["c"].SetScript(DieAfter(0));
+  EXPECT_EQ(Run(Prompt("x")), TooLong("a"));
+  engines_["c"].SetScript([](FakeCall& call) { call.End(Full("c")); });
+  EXPECT_EQ(Run(Prompt("x")), Full("c"));
+}
+
 TEST_F(RelayRetryTest, AnEngineThatCancelsByItselfIsUnavailableAndReplaced) {
   Serve({"a", "b"});
   engines_["a"].SetScript([](FakeCall& call) { call.End(absl::CancelledError("draining")); });

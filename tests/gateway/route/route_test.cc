@@ -92,11 +92,13 @@ TEST_F(RouteTest, SaysWhatItFoundWhenNobodyCanTakeTheRequest) {
   EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("1 READY, 1 STARTING"), HasSubstr("tried and failed: a")));
 }
 
-TEST_F(RouteTest, RetriesOnlyALostOrFullEngineAndOnlyBeforeAnythingWasSent) {
+TEST_F(RouteTest, RetriesOnlyALostOrFullOrSmallEngineAndOnlyBeforeAnythingWasSent) {
   EXPECT_TRUE(ShouldRetry(absl::UnavailableError("gone"), false));
   EXPECT_FALSE(ShouldRetry(absl::UnavailableError("gone"), true));
   EXPECT_TRUE(ShouldRetry(absl::ResourceExhaustedError("full"), false));
   EXPECT_FALSE(ShouldRetry(absl::ResourceExhaustedError("full"), true));
+  EXPECT_TRUE(ShouldRetry(absl::OutOfRangeError("no memory"), false));
+  EXPECT_FALSE(ShouldRetry(absl::OutOfRangeError("no memory"), true));
   EXPECT_FALSE(ShouldRetry(absl::InvalidArgumentError("bad"), false));
   EXPECT_FALSE(ShouldRetry(absl::OkStatus(), false));
 }
