@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gateway/fleet/engine_link.h"
 
+#include <algorithm>
 #include <vector>
 
 namespace swiftcache::gateway::fleet {
@@ -30,6 +31,16 @@ void EngineLink::MarkLost(absl::Status why) {
 void EngineLink::ClearLost() {
   absl::MutexLock lock(&mutex_);
   lost_ = absl::OkStatus();
+}
+
+void EngineLink::NoteFailure(absl::Time now) {
+  absl::MutexLock lock(&mutex_);
+  last_failure_ = std::max(last_failure_, now);
+}
+
+absl::Time EngineLink::last_failure() const {
+  absl::MutexLock lock(&mutex_);
+  return last_failure_;
 }
 
 int64_t EngineLink::Enter(const std::weak_ptr<LossObserver>& observer) {

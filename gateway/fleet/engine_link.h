@@ -17,6 +17,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "gateway/fleet/engine_client.h"
 
 namespace swiftcache::gateway::fleet {
@@ -47,6 +48,10 @@ class EngineLink {
   /// request that picked the engine a moment before must not wait for ever.
   void MarkLost(absl::Status why) ABSL_LOCKS_EXCLUDED(mutex_);
   void ClearLost() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  /// A request there ended with UNAVAILABLE: the engine may be dead, or end, before the broker tells of it.
+  void NoteFailure(absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Time last_failure() const ABSL_LOCKS_EXCLUDED(mutex_);  // InfinitePast: none was noted
 
   /// One request under way; ends with its destruction.
   class InFlight {
@@ -84,6 +89,7 @@ class EngineLink {
   std::map<int64_t, std::weak_ptr<LossObserver>> under_way_ ABSL_GUARDED_BY(mutex_);
   int64_t next_id_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status lost_ ABSL_GUARDED_BY(mutex_);
+  absl::Time last_failure_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
 };
 
 }  // namespace swiftcache::gateway::fleet

@@ -264,7 +264,9 @@ ModelView Fleet::View(const std::string& model_name) const {
     const EngineInfo& info = entry.status.info;
     if (info.model_name != model_name) continue;
     const int64_t others = lost_broker_.has_value() || entry.probed ? 0 : entry.requests_of_others;
-    by_card.emplace_back(info.model_card_hash, EngineView{entry.link, info.state, info.max_model_len_tokens, others});
+    const bool suspect = entry.link != nullptr && clock_.Now() - entry.link->last_failure() < options_.suspected;
+    by_card.emplace_back(info.model_card_hash,
+                         EngineView{entry.link, info.state, info.max_model_len_tokens, others, suspect});
     auto card = std::ranges::find(cards, info.model_card_hash, &Card::hash);
     if (card == cards.end()) card = cards.insert(card, {info.model_card_hash, cards_.Text(info.model_card_hash)});
     card->ready += entry.link != nullptr && info.state == EngineState::kReady ? 1 : 0;

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <map>
-#include <utility>
+#include <tuple>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -58,9 +58,10 @@ absl::StatusOr<size_t> PickEngine(const ModelView& model, const Tokens& tokens, 
     most_room = std::max(most_room, room(model.engines[i]));
   }
   const int64_t step = std::max<int64_t>(1, CeilDiv(most_room, kCutSteps));
-  // Less is better: first what would be cut off.
+  // Less is better: first whether it may be dead, then what would be cut off.
   const auto cost = [&](size_t i) {
-    return std::pair((most_room - room(model.engines[i])) / step, Load(model.engines[i]));
+    const EngineView& engine = model.engines[i];
+    return std::tuple(engine.suspect, (most_room - room(engine)) / step, Load(engine));
   };
   const auto best = std::ranges::min_element(usable, {}, cost);
   if (best != usable.end()) return *best;

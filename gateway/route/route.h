@@ -34,7 +34,7 @@ struct Tokens {
 
 /// The index in `model.engines` of the READY engine with the least load (this gateway's requests under way there plus
 /// the load that it reported) that is not in `tried` and takes the prompt; one that would cut the answer off, only where
-/// none has room for a sixteenth more of it; among equals the first by name.
+/// none has room for a sixteenth more of it; a suspect one, only where there is no other; among equals the first by name.
 /// UNAVAILABLE: there is none; says what was found instead.
 absl::StatusOr<size_t> PickEngine(const fleet::ModelView& model, const Tokens& tokens, const Tried& tried);
 

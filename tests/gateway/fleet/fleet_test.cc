@@ -270,6 +270,18 @@ TEST_F(FleetTest, OfOthersRequestsNothingIsKnownWithoutTheBroker) {
   EXPECT_EQ(fleet_->Find("m")->engines[0].requests_of_others, 0) << "it is only pinged";
 }
 
+TEST_F(FleetTest, AnEngineIsSuspectForAWhileAfterARequestFailedThere) {
+  fleet_->OnSnapshot("b1", {Engine("a"), Engine("b")});
+  const auto suspect = [&](size_t engine) { return fleet_->Find("m")->engines[engine].suspect; };
+  EXPECT_FALSE(suspect(0));
+  fleet_->Find("m")->engines[0].link->NoteFailure(clock_.Now());
+  clock_.Advance(absl::Milliseconds(2999));
+  EXPECT_TRUE(suspect(0));
+  EXPECT_FALSE(suspect(1));
+  clock_.Advance(absl::Milliseconds(1));
+  EXPECT_FALSE(suspect(0));
+}
+
 TEST_F(FleetTest, FetchesACardOnceForAllEnginesThatShareIt) {
   fleet_->OnSnapshot("b1", {Engine("a"), Engine("b")});
   WaitForText(absl::StatusCode::kOk);

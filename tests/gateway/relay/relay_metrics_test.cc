@@ -202,7 +202,7 @@ TEST_F(RelayMetricsTest, TokensOfAPromptAreCountedOnceAndThoseOfAnswersAsTheyLea
   EXPECT_THAT(scraped, HasSubstr("swiftcache_gateway_prompt_tokens_total{model_name=\"m\"} 7\n"));
   EXPECT_THAT(scraped, HasSubstr("swiftcache_gateway_generation_tokens_total{model_name=\"m\"} 6\n"));
   EXPECT_THAT(scraped, HasSubstr("swiftcache_gateway_queue_time_seconds_count{model_name=\"m\"} 1\n"));
-  engines_["a"].SetScript([](FakeCall& call) {
+  engines_["b"].SetScript([](FakeCall& call) {
     call.SendText("xx");
     call.WaitCancelled();
   });

@@ -82,6 +82,20 @@ TEST_F(RelayRetryTest, WhatEnginesFailAtTakesNoMoreThanThreeOfThem) {
   EXPECT_EQ(calls, 3);
 }
 
+TEST_F(RelayRetryTest, WhereOneRequestFailedTheNextIsSentOnlyIfNoOtherEngineIsLeft) {
+  Serve({"a", "b", "c", "d", "e"});
+  for (const char* name : {"d", "e"}) {
+    fleet::EngineStatus loaded = Ready(name);
+    loaded.load.running_requests = 9;
+    fleet_->OnUpdate(loaded);
+  }
+  for (const char* name : {"a", "b", "c"}) engines_[name].SetScript(DieAfter(0));  // the broker does not know yet
+  EXPECT_EQ(Run(Prompt("x")).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(Run(Prompt("x")), absl::OkStatus());
+  EXPECT_EQ(sink_->Text(), "hello");
+  for (const char* name : {"a", "b", "c"}) EXPECT_EQ(engines_[name].calls(), 1) << name;
+}
+
 TEST_F(RelayRetryTest, AnEngineThatCameMeanwhileTakesTheRetry) {
   Serve({"a"});
   engines_["a"].SetScript([this](FakeCall& call) {

@@ -62,6 +62,17 @@ TEST_F(RouteTest, AnAnswerIsNotCutOffWhereAnotherEngineHasRoomForIt) {
   EXPECT_EQ(Pick({model_.engines[1].link, model_.engines[2].link}, 90, 11), "short");
 }
 
+TEST_F(RouteTest, WhereARequestFailedOfLateTheNextGoesOnlyIfThereIsNoOtherEngine) {
+  Add("failed", 0, fleet::EngineState::kReady, 1000);
+  Add("busy", 9, fleet::EngineState::kReady, 100);
+  EXPECT_EQ(Pick({}, 10, 900), "failed");
+  model_.engines[0].suspect = true;
+  EXPECT_EQ(Pick({}, 10, 900), "busy") << "an answer that is cut off is better than none";
+  EXPECT_EQ(Pick({}, 100), "failed");
+  model_.engines[1].suspect = true;
+  EXPECT_EQ(Pick({}, 10), "failed");
+}
+
 TEST_F(RouteTest, ALittleMoreRoomForTheAnswerIsNotWorthAQueue) {
   constexpr int64_t kAnyAnswer = std::numeric_limits<int64_t>::max();
   Add("idle", 0, fleet::EngineState::kReady, 32'768);
