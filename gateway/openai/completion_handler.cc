@@ -111,13 +111,21 @@ bool CompletionHandler::Adopt(const std::shared_ptr<relay::GenerateCall>& call, 
 }
 
 bool CompletionHandler::Echo(absl::StatusOr<std::string> text, size_t prompt) {
-  if (!text.ok()) {
-    Fail(text.status());
-    return false;
-  }
+  const absl::Status status = text.ok() ? KeepEcho(*std::move(text), prompt) : text.status();
+  if (!status.ok()) Fail(status);
+  return status.ok();
+}
+
+absl::Status CompletionHandler::KeepEcho(std::string text, size_t prompt) {
   absl::MutexLock lock(&mutex_);
-  prompts_[prompt].echo = *std::move(text);
-  return true;
+  if (phase_ == Phase::kOver) return why_over_;
+  echo_bytes_ += static_cast<int64_t>(text.size()) * options_.n;
+  if (echo_bytes_ > options_.max_echo_bytes) {
+    return FieldError("echo", absl::StrCat("echo is true with ", echo_bytes_, " bytes in all answers, wants at most ",
+                                           options_.max_echo_bytes, ": send fewer, or leave it out"));
+  }
+  prompts_[prompt].echo = std::move(text);
+  return absl::OkStatus();
 }
 
 void CompletionHandler::Ready() {

@@ -58,6 +58,7 @@ class CompletionHandler : public std::enable_shared_from_this<CompletionHandler>
   std::optional<absl::Status> WhyOver() ABSL_LOCKS_EXCLUDED(mutex_);
   bool Adopt(const std::shared_ptr<relay::GenerateCall>& call, size_t prompt) ABSL_LOCKS_EXCLUDED(mutex_);
   bool Echo(absl::StatusOr<std::string> text, size_t prompt) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status KeepEcho(std::string text, size_t prompt) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnUpdate(size_t prompt, CallUpdate update) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnClientGone() ABSL_LOCKS_EXCLUDED(mutex_);
   void Fail(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -107,6 +108,7 @@ class CompletionHandler : public std::enable_shared_from_this<CompletionHandler>
   std::vector<Prompt> prompts_ ABSL_GUARDED_BY(mutex_);
   std::vector<Progress> answers_ ABSL_GUARDED_BY(mutex_);
   size_t prompts_left_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t echo_bytes_ ABSL_GUARDED_BY(mutex_) = 0;   // of all answers
   ByteShare held_logprobs_ ABSL_GUARDED_BY(mutex_);  // of an answer that is not streamed
   int64_t completion_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
   bool begun_ ABSL_GUARDED_BY(mutex_) = false;  // the status line of a stream is in the outbox, or sent

@@ -110,8 +110,8 @@ void RefuseUnsupported(Fields& fields) {
 
 using Inputs = std::vector<relay::Input>;
 
-// Limits what is echoed, which each answer holds, so that a body within its limit could ask for gigabytes: n may be
-// large, and an id stand for a long text.
+// Limits what is echoed, which each answer holds, so that a body within its limit could ask for gigabytes. How long the
+// text of ids is, the handler sees.
 void CheckEcho(Fields& fields, const HttpRequestLimits& limits, const Inputs& inputs, int64_t n) {
   int64_t ids = 0, bytes = 0;
   for (const auto& input : inputs) {
@@ -167,6 +167,7 @@ absl::StatusOr<ParsedRequest> ParseRequest(Endpoint endpoint, const std::string&
     ReadCompletionOptions(fields, shared.sampling, answer);
     shared.plain_prompt = fields.Bool("plain_content").value_or(false);
     inputs = ParsePrompts(fields, limits);
+    answer.max_echo_bytes = limits.max_echo_bytes;
     if (answer.echo) CheckEcho(fields, limits, inputs, shared.sampling.n.value_or(1));
   }
   answer.model = shared.model;

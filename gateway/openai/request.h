@@ -18,9 +18,10 @@ struct ResponseOptions {
   std::string model;
   int32_t n = 1;  // continuations of each prompt
   bool stream = false;
-  bool usage_at_end = false;     // stream_options.include_usage
-  bool usage_on_chunks = false;  // stream_options.continuous_usage_stats
-  bool echo = false;             // completions: the prompt's text comes first
+  bool usage_at_end = false;                   // stream_options.include_usage
+  bool usage_on_chunks = false;                // stream_options.continuous_usage_stats
+  bool echo = false;                           // completions: the prompt's text comes first
+  int64_t max_echo_bytes = int64_t{64} << 20;  // of all answers
   bool logprobs = false;
 };
 

@@ -68,16 +68,21 @@ relay::GenerateEvent Text(std::string text) {
 
 class CompletionHandlerTest : public ::testing::Test {
  protected:
+  CompletionHandlerTest() {
+    options_.endpoint = Endpoint::kCompletions;
+    options_.model = "m";
+    options_.logprobs = true;
+  }
   void Run(int prompts, bool stream = true) {
-    ResponseOptions options;
-    options.endpoint = Endpoint::kCompletions;
-    options.model = "m";
-    options.stream = stream;
-    options.logprobs = true;
-    auto handler = std::make_shared<CompletionHandler>(options, "r", 0, responder_, budget_);
-    handler->Run(relay_, std::vector<relay::GenerateRequest>(prompts));
+    options_.stream = stream;
+    Run(std::vector<relay::GenerateRequest>(prompts));
+  }
+  void Run(std::vector<relay::GenerateRequest> prompts) {
+    auto handler = std::make_shared<CompletionHandler>(options_, "r", 0, responder_, budget_);
+    handler->Run(relay_, std::move(prompts));
   }
 
+  ResponseOptions options_;
   FakeRelay relay_;
   const std::shared_ptr<ByteBudget> budget_ = std::make_shared<ByteBudget>(1 << 20);
   const std::shared_ptr<CallingBackResponder> responder_ = std::make_shared<CallingBackResponder>();
@@ -124,6 +129,21 @@ TEST_F(CompletionHandlerTest, ChunksOfPromptsThatSpeakAtOnceLeaveOneByOneEachPro
     }
   }
   EXPECT_TRUE(responder_->written.ends_with("data: [DONE]\n\n"));
+}
+
+TEST_F(CompletionHandlerTest, WhatIsEchoedOfIdsIsLimitedByItsTextInAllAnswers) {
+  options_.echo = true;
+  options_.n = 2;
+  options_.max_echo_bytes = 11;
+  relay::GenerateRequest three_letters;
+  three_letters.input = std::vector<int32_t>{1, 2, 3};
+  Run({three_letters});
+  EXPECT_FALSE(relay_.WaitForCall(0)->cancelled());
+  Run({three_letters, three_letters});
+  EXPECT_EQ(responder_->status, 400);
+  EXPECT_NE(responder_->written.find("echo is true with 12 bytes in all answers, wants at most 11"), std::string::npos);
+  EXPECT_TRUE(relay_.WaitForCall(1)->cancelled());
+  EXPECT_TRUE(relay_.WaitForCall(2)->cancelled());
 }
 
 // Of which two do not fit into the budget: a token stands twice in the JSON.
