@@ -108,8 +108,8 @@ bool Connection::HasRoom(int64_t bytes) {
 
 bool Connection::Queue(std::string bytes, Part part) {
   unsent_bytes_ += static_cast<int64_t>(bytes.size());
-  return Post([self = shared_from_this(), bytes = std::move(bytes), part]() mutable {
-    self->OnQueued(std::move(bytes), part);
+  return Post([self = shared_from_this(), bytes = std::move(bytes), part = std::move(part)]() mutable {
+    self->OnQueued(std::move(bytes), std::move(part));
   });
 }
 
@@ -265,7 +265,8 @@ void Connection::Serve() {
     if (next.refusal_status != 0) {
       HttpHeaders headers;
       if (next.refusal_status == 503) headers = {{"Retry-After", kRetryAfterSeconds}};
-      response->Send(next.refusal_status, "application/json", FormatError(next.refusal_status, next.refusal), headers);
+      response->Send(next.refusal_status, "application/json", FormatError(next.refusal_status, next.refusal), headers,
+                     {});
     } else {
       router_.Handle(std::move(next.request), std::move(response));
     }
@@ -281,6 +282,7 @@ void Connection::OnQueued(std::string bytes, Part part) {
   } else {
     outgoing_ += bytes;
   }
+  if (part.held) held_.push_back(std::move(part.held));
   if (part.last) {
     busy_ = false;
     answering_.Reset();
@@ -324,6 +326,7 @@ void Connection::OnWritten(ErrorCode error, size_t size) {
 }
 
 void Connection::OnFlushed() {
+  held_.clear();
   if (end_when_flushed_) return Linger();
   if (busy_) return;
   Serve();  // a pipelined request that waited for the client to read
@@ -416,6 +419,7 @@ void Connection::Close() {
   waiting_.clear();
   begun_.Reset();
   answering_.Reset();
+  held_.clear();
   if (std::shared_ptr<Response> response = current_.lock()) {
     try {
       response->ClientGone();

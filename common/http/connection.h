@@ -20,6 +20,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -141,6 +142,7 @@ class Connection final : public ResponseOutlet, public std::enable_shared_from_t
   bool closing_ = false;
 
   std::string outgoing_, sending_;
+  std::vector<std::shared_ptr<void>> held_;  // until both are empty
   size_t sent_ = 0;
   bool writing_ = false;
   bool end_when_flushed_ = false;

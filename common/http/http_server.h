@@ -44,7 +44,9 @@ using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 class HttpResponder {
  public:
   virtual ~HttpResponder() = default;
-  virtual void Send(int status, std::string content_type, std::string body, HttpHeaders headers = {}) = 0;
+  /// `held` is let go once the bytes have been written, or never will be.
+  virtual void Send(int status, std::string content_type, std::string body, HttpHeaders headers = {},
+                    std::shared_ptr<void> held = nullptr) = 0;
   virtual void StartStream(int status, std::string content_type, HttpHeaders headers = {}) = 0;  // chunked
   virtual bool Write(std::string chunk) = 0;
   virtual void Finish() = 0;

@@ -26,7 +26,7 @@ void Response::Fail() {
     absl::MutexLock lock(&mutex_);
     phase = phase_;
   }
-  if (phase == Phase::kNew) Send(500, "application/json", FormatError(500, "the server dropped this request"), {});
+  if (phase == Phase::kNew) Send(500, "application/json", FormatError(500, "the server dropped this request"), {}, {});
   if (phase == Phase::kStreaming) outlet_->Cut();
 }
 
@@ -39,13 +39,14 @@ bool Response::Advance(Phase from, Phase to) {
   return true;
 }
 
-void Response::Send(int status, std::string content_type, std::string body, HttpHeaders headers) {
+void Response::Send(int status, std::string content_type, std::string body, HttpHeaders headers,
+                    std::shared_ptr<void> held) {
   if (!Advance(Phase::kNew, Phase::kComplete)) return;
   headers = WithType(std::move(content_type), std::move(headers), form_.keep_alive);
   headers.emplace_back("Content-Length", absl::StrCat(body.size()));
   std::string bytes = FormatHead(status, headers);
   if (!form_.head_only) bytes += body;
-  outlet_->Queue(std::move(bytes), {.status = status, .last = true});
+  outlet_->Queue(std::move(bytes), {.status = status, .last = true, .held = std::move(held)});
 }
 
 void Response::StartStream(int status, std::string content_type, HttpHeaders headers) {

@@ -23,8 +23,9 @@ class ResponseOutlet {
   virtual ~ResponseOutlet() = default;
   /// What the bytes are of their response.
   struct Part {
-    int status = 0;     // not 0: they begin it, with this status
-    bool last = false;  // they end it
+    int status = 0;                        // not 0: they begin it, with this status
+    bool last = false;                     // they end it
+    std::shared_ptr<void> held = nullptr;  // until they have been written
   };
   /// Queues bytes behind the earlier ones. False: the client has gone.
   virtual bool Queue(std::string bytes, Part part) = 0;
@@ -49,7 +50,8 @@ class Response final : public HttpResponder {
   Response(std::shared_ptr<ResponseOutlet> outlet, ResponseForm form) : outlet_(std::move(outlet)), form_(form) {}
   ~Response() override;  // if the handler sent nothing: a 500; if it did not finish: ends the connection
 
-  void Send(int status, std::string content_type, std::string body, HttpHeaders headers) override;
+  void Send(int status, std::string content_type, std::string body, HttpHeaders headers,
+            std::shared_ptr<void> held) override;
   void StartStream(int status, std::string content_type, HttpHeaders headers) override;
   bool Write(std::string chunk) override;
   void Finish() override;

@@ -34,6 +34,18 @@ std::optional<std::string> TextToEcho(const ResponseOptions& options, const rela
   return options.echo && text != nullptr ? std::optional<std::string>(*text) : std::nullopt;
 }
 
+absl::Status NoRoom(const ByteBudget& budget) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat("echoes, and answers that are not streamed, take the ", budget.limit_bytes(),
+                   " bytes that they may: stream the answer, ask for less, or try again later"));
+}
+
+// What an answer took of the budget, which it returns with its end.
+struct Held {
+  std::shared_ptr<ByteBudget> budget;
+  ByteShare share;
+};
+
 }  // namespace
 
 /// Receives the relay's events of one prompt.
@@ -49,13 +61,13 @@ class CompletionHandler::Sink final : public relay::GenerateSink {
 };
 
 CompletionHandler::CompletionHandler(ResponseOptions options, const std::string& request_id, int64_t created_s,
-                                     std::shared_ptr<HttpResponder> responder, std::shared_ptr<ByteBudget> logprobs)
+                                     std::shared_ptr<HttpResponder> responder, std::shared_ptr<ByteBudget> budget)
     : options_(std::move(options)),
       request_id_(request_id),
       writer_(options_, ResponseId(options_.endpoint, request_id), created_s),
       responder_(std::move(responder)),
-      logprobs_budget_(std::move(logprobs)),
-      held_logprobs_(*logprobs_budget_) {}
+      budget_(std::move(budget)),
+      held_(*budget_) {}
 
 void CompletionHandler::Run(relay::Relay& relay, std::vector<relay::GenerateRequest> prompts) {
   {
@@ -124,6 +136,7 @@ absl::Status CompletionHandler::KeepEcho(std::string text, size_t prompt) {
     return FieldError("echo", absl::StrCat("echo is true with ", echo_bytes_, " bytes in all answers, wants at most ",
                                            options_.max_echo_bytes, ": send fewer, or leave it out"));
   }
+  if (!held_.Grow(static_cast<int64_t>(text.size()))) return NoRoom(*budget_);
   prompts_[prompt].echo = std::move(text);
   return absl::OkStatus();
 }
@@ -216,15 +229,12 @@ void CompletionHandler::HandleEvent(size_t prompt, const relay::GenerateEvent& e
   }
   Count(prompt, event);
   const size_t place = prompt * static_cast<size_t>(options_.n) + static_cast<size_t>(event.index);
-  std::string opening = Open(prompt, place);
   Choice& choice = answers_[place].choice;
-  const int64_t logprobs_before = choice.logprobs.bytes();
+  const int64_t bytes_before = choice.bytes();
+  std::string opening = Open(prompt, place);
   Append(event, choice);
   if (options_.stream) return Stream(place, std::move(opening));
-  if (held_logprobs_.Grow(choice.logprobs.bytes() - logprobs_before)) return;
-  EndWith(absl::ResourceExhaustedError(
-      absl::StrCat("logprobs of answers that are not streamed take the ", logprobs_budget_->limit_bytes(),
-                   " bytes that they may: stream the answer, ask for less, or try again later")));
+  if (!held_.Grow(choice.bytes() - bytes_before)) EndWith(NoRoom(*budget_));
 }
 
 void CompletionHandler::Count(size_t prompt, const relay::GenerateEvent& event) {
@@ -277,7 +287,8 @@ void CompletionHandler::End() {
   if (!options_.stream) {
     std::vector<Choice> choices;
     for (Progress& progress : answers_) choices.push_back(std::move(progress.choice));
-    return PutSend(200, writer_.Whole(std::move(choices), Usage()), {});
+    auto held = std::make_shared<Held>(Held{budget_, std::move(held_)});
+    return PutSend(200, writer_.Whole(std::move(choices), Usage()), {}, std::move(held));
   }
   if (!begun_) PutBegin({});
   std::string out;
@@ -291,7 +302,7 @@ void CompletionHandler::GiveUp() {
   phase_ = Phase::kOver;
   early_.clear();
   answers_.clear();
-  held_logprobs_.Reset();
+  held_.Reset();
 }
 
 void CompletionHandler::EndWith(const absl::Status& error) {
@@ -311,12 +322,12 @@ void CompletionHandler::PutBegin(HttpHeaders more) {
   });
 }
 
-void CompletionHandler::PutSend(int status, std::string body, HttpHeaders more) {
-  outbox_.emplace_back(
-      [status, body = std::move(body), headers = Headers(std::move(more))](HttpResponder& responder) mutable {
-        responder.Send(status, kJson, std::move(body), std::move(headers));
-        return true;
-      });
+void CompletionHandler::PutSend(int status, std::string body, HttpHeaders more, std::shared_ptr<void> held) {
+  outbox_.emplace_back([status, body = std::move(body), headers = Headers(std::move(more)),
+                        held = std::move(held)](HttpResponder& responder) mutable {
+    responder.Send(status, kJson, std::move(body), std::move(headers), std::move(held));
+    return true;
+  });
 }
 
 void CompletionHandler::PutWrite(std::string bytes) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Serves one completion request: starts a relay call for each prompt, and combines their events into one HTTP response.
 //
-//   auto handler = std::make_shared<CompletionHandler>(options, request_id, created_s, responder, logprobs);
+//   auto handler = std::make_shared<CompletionHandler>(options, request_id, created_s, responder, budget);
 //   handler->Run(relay, std::move(prompts));
 #pragma once
 
@@ -28,11 +28,12 @@ namespace swiftcache::gateway::openai {
 /// Nothing is sent before the first event, so that an error up to then gets an HTTP status of its own; a later error
 /// ends the stream as an event. The first error, or the client's disconnect, cancels every call. Thread-safety: safe.
 /// Ownership: kept alive by its calls' sinks, which may outlive the door: so the budget is shared. Errors: go to the
-/// client; RESOURCE_EXHAUSTED: the budget has no room for the logprobs of an answer that is not streamed.
+/// client; RESOURCE_EXHAUSTED: the budget has no room for what is to be echoed, or for an answer that is not streamed. It
+/// has it back when the answer has been written.
 class CompletionHandler : public std::enable_shared_from_this<CompletionHandler> {
  public:
   CompletionHandler(ResponseOptions options, const std::string& request_id, int64_t created_s,
-                    std::shared_ptr<HttpResponder> responder, std::shared_ptr<ByteBudget> logprobs);
+                    std::shared_ptr<HttpResponder> responder, std::shared_ptr<ByteBudget> budget);
 
   /// Called once.
   void Run(relay::Relay& relay, std::vector<relay::GenerateRequest> prompts);
@@ -85,7 +86,9 @@ class CompletionHandler : public std::enable_shared_from_this<CompletionHandler>
   void EndWith(const absl::Status& error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   UsageTotals Usage() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void PutBegin(HttpHeaders more) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void PutSend(int status, std::string body, HttpHeaders more) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // `held`: until the body has been written.
+  void PutSend(int status, std::string body, HttpHeaders more, std::shared_ptr<void> held = nullptr)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void PutWrite(std::string bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void PutFinish() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   HttpHeaders Headers(HttpHeaders more = {}) const;
@@ -95,7 +98,7 @@ class CompletionHandler : public std::enable_shared_from_this<CompletionHandler>
   const ResponseWriter writer_;
   const std::shared_ptr<HttpResponder> responder_;
 
-  const std::shared_ptr<ByteBudget> logprobs_budget_;
+  const std::shared_ptr<ByteBudget> budget_;
 
   absl::Mutex mutex_;
   Phase phase_ ABSL_GUARDED_BY(mutex_) = Phase::kStarting;
@@ -108,8 +111,8 @@ class CompletionHandler : public std::enable_shared_from_this<CompletionHandler>
   std::vector<Prompt> prompts_ ABSL_GUARDED_BY(mutex_);
   std::vector<Progress> answers_ ABSL_GUARDED_BY(mutex_);
   size_t prompts_left_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t echo_bytes_ ABSL_GUARDED_BY(mutex_) = 0;   // of all answers
-  ByteShare held_logprobs_ ABSL_GUARDED_BY(mutex_);  // of an answer that is not streamed
+  int64_t echo_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of all answers
+  ByteShare held_ ABSL_GUARDED_BY(mutex_);          // of the budget
   int64_t completion_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
   bool begun_ ABSL_GUARDED_BY(mutex_) = false;  // the status line of a stream is in the outbox, or sent
 };

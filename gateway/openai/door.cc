@@ -53,7 +53,7 @@ Door::Door(Options options, relay::Relay& relay, const Clock& clock)
       relay_(relay),
       clock_(clock),
       started_s_(absl::ToUnixSeconds(options_.wall_time())),
-      logprobs_budget_(std::make_shared<ByteBudget>(options_.max_held_logprob_bytes)) {}
+      answers_budget_(std::make_shared<ByteBudget>(options_.max_held_answer_bytes)) {}
 
 std::vector<HttpRoute> Door::Routes() {
   auto generate = [this](Endpoint endpoint) {
@@ -112,7 +112,7 @@ void Door::Generate(Endpoint endpoint, const HttpRequest& http, std::shared_ptr<
     return SendError(*responder, parsed.status(), {{"X-Request-Id", request_id}});
   }
   std::make_shared<CompletionHandler>(parsed->answer, request_id, absl::ToUnixSeconds(options_.wall_time()),
-                                      std::move(responder), logprobs_budget_)
+                                      std::move(responder), answers_budget_)
       ->Run(relay_, std::move(parsed->prompts));
 }
 

@@ -35,7 +35,7 @@ class Door {
     absl::Duration request_timeout = absl::InfiniteDuration();
     HttpRequestLimits limits = {};
     std::function<absl::Time()> wall_time = WallTimeNow;  // for `created`; not null
-    int64_t max_held_logprob_bytes = int64_t{512} << 20;  // of all answers that are not streamed; beyond it 429
+    int64_t max_held_answer_bytes = int64_t{512} << 20;   // echoes, and answers that are not streamed; beyond it 429
   };
   /// Errors: INVALID_ARGUMENT (empty prefix, a timeout that is not positive).
   static absl::StatusOr<std::unique_ptr<Door>> Create(Options options, relay::Relay& relay, const Clock& clock);
@@ -58,8 +58,8 @@ class Door {
   const Clock& clock_;
   const int64_t started_s_;
   std::atomic<int64_t> next_id_{1};
-  const std::shared_ptr<ByteBudget> logprobs_budget_;  // of handlers, too, which calls may keep longer than it lives
-  SideThreads side_threads_{{}};                       // last: its work uses the rest
+  const std::shared_ptr<ByteBudget> answers_budget_;  // of handlers, too, which calls may keep longer than it lives
+  SideThreads side_threads_{{}};                      // last: its work uses the rest
 };
 
 }  // namespace swiftcache::gateway::openai

@@ -44,6 +44,8 @@ struct Choice {
   std::string text;
   LogprobsJson logprobs;
   std::optional<fleet::FinishReason> finish;
+
+  int64_t bytes() const { return static_cast<int64_t>(text.size()) + logprobs.bytes(); }
 };
 
 inline constexpr std::string_view kDone = "data: [DONE]\n\n";

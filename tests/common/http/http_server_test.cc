@@ -86,6 +86,22 @@ TEST_F(HttpServerTest, PipelinedRequestsAreAnsweredInOrderThoughTheFirstIsSlow) 
   for (int i = 0; i < 40; ++i) EXPECT_EQ(client.ReadResponse()->body, "POST /echo  " + std::to_string(i));
 }
 
+TEST_F(HttpServerTest, WhatAnAnswerHoldsIsLetGoOnceItIsWrittenOrTheClientHasGone) {
+  StartServer();
+  for (const bool reads : {true, false}) {
+    RawHttpClient client(server_->address());
+    client.SendRequest("POST", "/held");
+    auto answer = held_.Get(reads ? 0 : 1);
+    ASSERT_TRUE(answer);
+    absl::Notification let_go;
+    std::shared_ptr<void> held(&let_go, [&let_go](void*) { let_go.Notify(); });
+    answer->Send(200, "text/plain", std::string(64 << 20, 'x'), {}, std::move(held));  // more than the kernel takes
+    EXPECT_FALSE(let_go.WaitForNotificationWithTimeout(absl::Milliseconds(100)));
+    reads ? void(client.ReadResponse()) : client.Close();
+    EXPECT_TRUE(Happens(let_go));
+  }
+}
+
 TEST_F(HttpServerTest, StreamsArriveChunkByChunk) {
   StartServer();
   RawHttpClient client(server_->address());

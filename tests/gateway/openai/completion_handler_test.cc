@@ -21,10 +21,11 @@ using fakes::FakeRelay;
 /// One thread at a time may use it, which it checks; may call back from within Write.
 class CallingBackResponder final : public HttpResponder {
  public:
-  void Send(int code, std::string, std::string body, HttpHeaders) override {
+  void Send(int code, std::string, std::string body, HttpHeaders, std::shared_ptr<void> until_written) override {
     Enter([&] {
       status = code;
       written += body;
+      held = std::move(until_written);
     });
   }
   void StartStream(int, std::string, HttpHeaders) override {
@@ -47,7 +48,8 @@ class CallingBackResponder final : public HttpResponder {
   void Disconnect() { on_disconnect_(); }
 
   std::string written;
-  int status = 0;  // of Send
+  int status = 0;              // of Send
+  std::shared_ptr<void> held;  // likewise
   int finished = 0;
   bool gone_before = false, gone_in_write = false;
   std::atomic<bool> overlapped = false;
@@ -165,12 +167,55 @@ TEST_F(CompletionHandlerTest, LogprobsThatAreNotStreamedEndTheAnswerWhereTheBudg
   EXPECT_TRUE(budget_->Take(1 << 20)) << "they are held no longer";
 }
 
-TEST_F(CompletionHandlerTest, LogprobsOfAnAnswerGoBackToTheBudgetWithItsEnd) {
+TEST_F(CompletionHandlerTest, LogprobsOfAnAnswerGoBackToTheBudgetOnceItIsWritten) {
   Run(1, /*stream=*/false);
   relay_.WaitForCall(0)->Emit(LongLogprobs());
   EXPECT_FALSE(budget_->Take(600 << 10));
   relay_.WaitForCall(0)->End();
   EXPECT_EQ(responder_->status, 200);
+  EXPECT_FALSE(budget_->Take(600 << 10)) << "its client has not read it yet";
+  responder_->held.reset();
+  EXPECT_TRUE(budget_->Take(1 << 20));
+}
+
+TEST_F(CompletionHandlerTest, TextThatIsNotStreamedEndsTheAnswerWhereTheBudgetIsUsedUp) {
+  Run(1, /*stream=*/false);
+  const auto call = relay_.WaitForCall(0);
+  call->Emit(Text(std::string(600 << 10, 'a')));
+  EXPECT_FALSE(call->cancelled());
+  call->Emit(Text(std::string(600 << 10, 'a')));
+  EXPECT_TRUE(call->cancelled());
+  EXPECT_EQ(responder_->status, 429);
+  EXPECT_TRUE(budget_->Take(1 << 20)) << "it is held no longer";
+}
+
+TEST_F(CompletionHandlerTest, AnEchoIsTakenFromTheBudgetOfEachAnswerThatIsNotStreamed) {
+  options_.echo = true;
+  options_.n = 2;
+  relay::GenerateRequest long_prompt;
+  long_prompt.input = std::string(300 << 10, 'p');
+  options_.stream = true;
+  Run({long_prompt});
+  for (const int32_t index : {0, 1}) {
+    relay::GenerateEvent event = Text("a");
+    event.index = index;
+    relay_.WaitForCall(0)->Emit(event);
+  }
+  EXPECT_FALSE(budget_->Take(800 << 10));
+  EXPECT_TRUE(budget_->Take(700 << 10)) << "the prompt's own";
+  relay_.WaitForCall(0)->End();
+  budget_->Give(700 << 10);
+  options_.stream = false;
+  Run({long_prompt});
+  for (const int32_t index : {0, 1}) {
+    relay::GenerateEvent event = Text("a");
+    event.index = index;
+    relay_.WaitForCall(1)->Emit(event);
+  }
+  EXPECT_FALSE(budget_->Take(200 << 10)) << "and two answers'";
+  relay_.WaitForCall(1)->End();
+  EXPECT_EQ(responder_->status, 200);
+  responder_->held.reset();
   EXPECT_TRUE(budget_->Take(1 << 20));
 }
 
