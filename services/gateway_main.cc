@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // swiftcache-gateway: takes requests as text, finds an engine, relays the tokens.
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -118,8 +119,9 @@ absl::Status Serve(const GatewayFlags& flags, services::ShutdownSignals& signals
   const std::string instance = services::RandomId();
   Serving serving;
   ASSIGN_OR_RETURN(auto fleet, Fleet::Create({.on_ready = [&serving] { serving.Begin(); }}, Dial, clock));
-  ASSIGN_OR_RETURN(auto relay, gateway::relay::RelayImpl::Create({.limits = flags.limits, .id_prefix = instance},
-                                                                 *fleet, clock, metrics));
+  const gateway::relay::RelayImpl::Options relay_options{
+      .limits = flags.limits, .id_prefix = instance, .first_engine = std::hash<std::string>()(instance)};
+  ASSIGN_OR_RETURN(auto relay, gateway::relay::RelayImpl::Create(relay_options, *fleet, clock, metrics));
   prometheus::Counter& slow_readers =
       metrics.Counter("swiftcache_gateway_slow_readers_cut_total",
                       "gRPC clients whose request was ended as they left too much of the answer unread.");

@@ -80,7 +80,7 @@ absl::Status RelayCall::Start() {
 // and guarded members are used.
 absl::Status RelayCall::StartAttempt() {
   if (env_.clock.Now() >= request_.deadline) return absl::DeadlineExceededError("the deadline passed");
-  ASSIGN_OR_RETURN(size_t chosen, route::PickEngine(model_, TokensOf(engine_request_), tried_));
+  ASSIGN_OR_RETURN(size_t chosen, route::PickEngine(model_, TokensOf(engine_request_), tried_, env_.first_engine));
   const std::shared_ptr<fleet::EngineLink> engine = model_.engines[chosen].link;
   engine_name_ = engine->name();
   tried_.push_back(engine);
@@ -246,7 +246,7 @@ absl::Status RelayCall::Retry(const absl::Status& cause) {
   if (absl::IsOutOfRange(cause)) too_long_.Update(cause);
   const absl::Status none =
       attempts_ < route::kMaxAttempts
-          ? route::PickEngine(model_, TokensOf(engine_request_), tried_).status()
+          ? route::PickEngine(model_, TokensOf(engine_request_), tried_, env_.first_engine).status()
           : absl::UnavailableError(absl::StrCat("model ", model_.name, ": it failed at ", attempts_, " engines"));
   if (!none.ok()) {
     if (!full_.ok()) return full_;

@@ -27,11 +27,12 @@
 
 namespace swiftcache::gateway::relay {
 
-/// What all calls share. Borrowed; outlives every call.
+/// What all calls share. What is borrowed outlives every call.
 struct RelayEnv {
   fleet::Fleet& fleet;
   const Clock& clock;
   RelayMetrics& metrics;
+  size_t first_engine;  // of PickEngine
 };
 
 /// Thread-safety: Cancel and Abort at any time; engine events come one at a time. Ownership: shared by the door, the

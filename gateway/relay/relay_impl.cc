@@ -51,7 +51,7 @@ absl::StatusOr<std::shared_ptr<GenerateCall>> RelayImpl::Begin(GenerateRequest r
   inputs->engine_id = absl::StrCat(request.request_id, "~", own_id);
   inputs->request = std::move(request);
   inputs->sink = std::move(sink);
-  auto call = std::make_shared<RelayCall>(*std::move(inputs), RelayEnv{fleet_, clock_, metrics_},
+  auto call = std::make_shared<RelayCall>(*std::move(inputs), RelayEnv{fleet_, clock_, metrics_, options_.first_engine},
                                           [this](RelayCall* ended) { Forget(ended); });
   Register(call);
   absl::Status started = call->Start();

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -38,6 +39,7 @@ class RelayImpl final : public Relay {
   struct Options {
     Limits limits;
     std::string id_prefix = "req";  // of made request ids; unique per gateway process
+    size_t first_engine = 0;        // where PickEngine begins: another one in each gateway
   };
   static absl::StatusOr<std::unique_ptr<RelayImpl>> Create(const Options& options, fleet::Fleet& fleet,
                                                            const Clock& clock, Metrics& metrics);

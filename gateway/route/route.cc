@@ -46,13 +46,14 @@ std::string Found(const ModelView& model) {
 
 }  // namespace
 
-absl::StatusOr<size_t> PickEngine(const ModelView& model, const Tokens& tokens, const Tried& tried) {
+absl::StatusOr<size_t> PickEngine(const ModelView& model, const Tokens& tokens, const Tried& tried, size_t first) {
   const auto room = [&tokens](const EngineView& engine) {
     return std::min(tokens.answer, engine.max_model_len_tokens - tokens.prompt);
   };
-  std::vector<size_t> usable;
+  std::vector<size_t> usable;  // in the order in which equals are taken
   int64_t most_room = 0;
-  for (size_t i = 0; i < model.engines.size(); ++i) {
+  for (size_t k = 0; k < model.engines.size(); ++k) {
+    const size_t i = (first % model.engines.size() + k) % model.engines.size();
     if (!Usable(model.engines[i], tokens.prompt, tried)) continue;
     usable.push_back(i);
     most_room = std::max(most_room, room(model.engines[i]));

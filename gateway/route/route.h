@@ -3,7 +3,7 @@
 // clock, no threads.
 //
 //   Tried tried;
-//   ASSIGN_OR_RETURN(size_t i, PickEngine(model, {.prompt = 900, .answer = 100}, tried));
+//   ASSIGN_OR_RETURN(size_t i, PickEngine(model, {.prompt = 900, .answer = 100}, tried, first));
 //   ...
 //   if (ShouldRetry(status, anything_sent)) { tried.push_back(model.engines[i].link); ... }
 #pragma once
@@ -34,9 +34,11 @@ struct Tokens {
 
 /// The index in `model.engines` of the READY engine with the least load (this gateway's requests under way there plus
 /// the load that it reported) that is not in `tried` and takes the prompt; one that would cut the answer off, only where
-/// none has room for a sixteenth more of it; a suspect one, only where there is no other; among equals the first by name.
+/// none has room for a sixteenth more of it; a suspect one, only where there is no other; among equals the first
+/// by name, beginning at the index `first`: gateways that begin at different ones do not all send to the same.
 /// UNAVAILABLE: there is none; says what was found instead.
-absl::StatusOr<size_t> PickEngine(const fleet::ModelView& model, const Tokens& tokens, const Tried& tried);
+absl::StatusOr<size_t> PickEngine(const fleet::ModelView& model, const Tokens& tokens, const Tried& tried,
+                                  size_t first = 0);
 
 /// Whether to try another engine: only if this one is dead, draining, starting, full, or has no memory for so long a
 /// request, and nothing has been sent to the client yet.

@@ -44,6 +44,18 @@ TEST_F(RouteTest, PicksTheLeastLoadedAndTheFirstAmongEquals) {
   EXPECT_EQ(Pick(), "b");
 }
 
+TEST_F(RouteTest, EqualsAreTakenInAnotherOrderByEachGateway) {
+  Add("a", 1);
+  Add("b", 2);
+  Add("c", 1);
+  const auto picked = [&](size_t first) { return *PickEngine(model_, {.prompt = 10}, {}, first); };
+  EXPECT_EQ(picked(0), 0);
+  EXPECT_EQ(picked(1), 2);
+  EXPECT_EQ(picked(2), 2);
+  EXPECT_EQ(picked(3), 0);
+  EXPECT_EQ(picked(std::numeric_limits<size_t>::max()), 0) << "3 divides it";
+}
+
 TEST_F(RouteTest, CountsOwnRequestsUnderWayBeforeTheyAreReported) {
   Add("a", 0);
   Add("b", 1);
