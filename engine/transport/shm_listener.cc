@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/base/clock.h"
 #include "common/base/status_macros.h"
 #include "engine/transport/shm_address.h"
 #include "glog/logging.h"
@@ -75,10 +76,11 @@ absl::Status RemoveStale(const std::string& path, const sockaddr_un& address) {
 }  // namespace
 
 absl::StatusOr<ShmListener> ShmListener::Create(const std::string& dir, const std::string& name) {
-  const absl::Time deadline = absl::Now() + kEndPatience;
+  const RealClock clock;
+  const absl::Time deadline = clock.Now() + kEndPatience;
   for (;;) {
     absl::StatusOr<ShmListener> listener = Listen(dir, ShmSocketPath(dir, name));
-    if (!absl::IsAlreadyExists(listener.status()) || absl::Now() >= deadline) return listener;
+    if (!absl::IsAlreadyExists(listener.status()) || clock.Now() >= deadline) return listener;
     absl::SleepFor(kAskAgain);
   }
 }
