@@ -204,7 +204,7 @@ void ShmDonor::Detach(const GrantPtr& grant) {
     if (grant->fenced) return;
     grant->taken = false;
     grant->stores.clear();
-    if (std::exchange(grant->channel, nullptr) == nullptr) return;  // no borrower has it yet
+    grant->channel = nullptr;
   }
   events_.OnBorrowerGone(grant->spec.lease);
 }

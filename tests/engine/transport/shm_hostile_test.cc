@@ -139,6 +139,13 @@ TEST_F(ShmHostileTest, StagingMemoryThatCanBePulledAwayIsRefused) {
   ExpectUnharmed();
 }
 
+TEST_F(ShmHostileTest, ABorrowerThatIsLetInAndCannotOpenItsLeaseIsGone) {
+  RawPeer peer(channel());
+  peer.SayHello(PlainMemory(kStagingBytes));  // which the donor does not map
+  EXPECT_TRUE(peer.IsCut());
+  EXPECT_TRUE(donor_.events.WaitFor([&] { return donor_.events.borrower_gone.contains(kLease); }));
+}
+
 TEST_F(ShmHostileTest, DescriptorsThatNobodyWantsAreClosed) {
   GoodStaging staging;
   descriptors_ = OpenDescriptors();
