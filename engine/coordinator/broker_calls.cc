@@ -7,7 +7,11 @@
 namespace swiftcache::engine::coordinator {
 namespace {
 
-bool IsTransient(const absl::Status& status) { return NobodyAnswers(status) || absl::IsResourceExhausted(status); }
+// All with which a broker refuses a call. Another error is of who stands between, or of a broker that has much to do.
+bool IsRefusal(const absl::Status& status) {
+  return absl::IsInvalidArgument(status) || absl::IsFailedPrecondition(status) || absl::IsPermissionDenied(status) ||
+         absl::IsNotFound(status);
+}
 
 }  // namespace
 
@@ -40,7 +44,7 @@ int64_t BrokerCalls::num_reports() const {
 }
 
 bool MustRepeat(const BrokerCall& call, const absl::Status& status) {
-  return IsTransient(status) && !std::holds_alternative<LeaseRequest>(call);
+  return !status.ok() && !IsRefusal(status) && !std::holds_alternative<LeaseRequest>(call);
 }
 
 void TellFailure(const BrokerCall& call, const absl::Status& status, LeaseBrokerEvents& events) {

@@ -42,9 +42,10 @@ class BrokerCalls {
 /// that comes to a server which is just stopping.
 bool NobodyAnswers(const absl::Status& status);
 
-/// Whether the same is to be said again, before anything else: a report while nobody answers, since later ones depend on
-/// it; a window likewise, since an idle engine sends no other, and lends only after it has reported. Not a request: the
-/// engine makes a new one if it still needs it.
+/// Whether the same is to be said again, before anything else: a report until the broker takes or refuses it, since later
+/// ones depend on it; a window likewise, since an idle engine sends no other, and lends only after it has reported. It
+/// refuses with INVALID_ARGUMENT, FAILED_PRECONDITION, PERMISSION_DENIED or NOT_FOUND. Not a request: the engine makes a
+/// new one if it still needs it.
 bool MustRepeat(const BrokerCall& call, const absl::Status& status);
 
 /// For a call that has failed and is not repeated. OK: does nothing, an answer is told by who has it.

@@ -48,14 +48,19 @@ TEST(BrokerCallsTest, WhoIsRegisteredAnewSaysItsLastWindowOnce) {
   EXPECT_EQ(TakeAll(calls), Names{"window 3"});
 }
 
-TEST(BrokerCallsTest, WhileNobodyAnswersAllButWishesAreRepeated) {
-  for (const absl::Status& away : {absl::UnavailableError(""), absl::DeadlineExceededError(""),
-                                   absl::ResourceExhaustedError(""), absl::CancelledError("")}) {
+// A proxy answers for a broker that is not there with what it likes.
+TEST(BrokerCallsTest, UntilTheBrokerTakesOrRefusesThemAllButWishesAreRepeated) {
+  for (const absl::Status& away :
+       {absl::UnavailableError(""), absl::DeadlineExceededError(""), absl::ResourceExhaustedError(""),
+        absl::CancelledError(""), absl::InternalError(""), absl::UnknownError(""), absl::UnimplementedError(""),
+        absl::AbortedError(""), absl::UnauthenticatedError("")}) {
     EXPECT_TRUE(MustRepeat(Report(1), away));
     EXPECT_TRUE(MustRepeat(Used(1), away));
     EXPECT_FALSE(MustRepeat(Wish("1"), away));
   }
-  for (const absl::Status& answer : {absl::OkStatus(), absl::InvalidArgumentError(""), absl::NotFoundError("")}) {
+  for (const absl::Status& answer :
+       {absl::OkStatus(), absl::InvalidArgumentError(""), absl::FailedPreconditionError(""),
+        absl::PermissionDeniedError(""), absl::NotFoundError("")}) {
     EXPECT_FALSE(MustRepeat(Report(1), answer));
     EXPECT_FALSE(MustRepeat(Used(1), answer));
   }

@@ -187,9 +187,18 @@ TEST_F(LeaseClientTest, AReportIsOfTheNameThatTheEngineHasNow) {
 
 TEST_F(LeaseClientTest, ReportsWaitForABrokerThatIsAwayAndKeepTheirOrder) {
   // Shared: the server answers the last report when the test has seen it come, and may be over.
-  const auto failures = std::make_shared<std::atomic<int>>(3);
-  broker_.on_report = [failures](const v1::ReportLeaseRequest&) {
-    return (*failures)-- > 0 ? grpc::Status(grpc::StatusCode::UNAVAILABLE, "away") : grpc::Status::OK;
+  const auto answers = std::make_shared<std::atomic<int>>(0);
+  broker_.on_report = [answers](const v1::ReportLeaseRequest&) {
+    switch ((*answers)++) {
+      case 0:
+        return grpc::Status(grpc::StatusCode::UNAVAILABLE, "away");
+      case 1:
+        return grpc::Status(grpc::StatusCode::INTERNAL, "says who stands between");
+      case 2:
+        return grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "likewise");
+      default:
+        return grpc::Status::OK;
+    }
   };
   Start();
   for (int64_t id : {1, 2, 3}) client_->Report(Said(id, lease::State::kReleased));
