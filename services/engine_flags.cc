@@ -46,7 +46,8 @@ void EngineFlags::ParseSharing(Flags& flags) {
                "shows nobody any memory");
   flags.Integer("link_gbps", &link_gbps, 0, 1 << 20,
                 "Gbit/s to which transfers are throttled, as if they crossed such a link; 0: as fast as memory");
-  flags.Duration("link_latency", &link_latency, absl::ZeroDuration(), absl::Seconds(10),
+  // Half of what a borrower waits for a store (exec::LeaseCopies): else every donor would pass for one that stands still.
+  flags.Duration("link_latency", &link_latency, absl::ZeroDuration(), absl::Milliseconds(500),
                  "added to each transfer, as if it crossed such a link");
 }
 

@@ -34,6 +34,7 @@ def engine(binaries, *flags, timeout=30):
     ([f"--model={MODEL}", "--model_name=m", "--max_tpot=-1ms"], "max_tpot"),
     ([f"--model={MODEL}", "--model_name=m", "--lend_reserve=-1"], "lend_reserve"),
     ([f"--model={MODEL}", "--model_name=m", "--lend_reserve=some"], "lend_reserve"),
+    ([f"--model={MODEL}", "--model_name=m", "--link_latency=501ms"], "link_latency"),  # else all donors are silent ones
     ([f"--model={MODEL}", "--model_name=m", "--lend=maybe"], "lend"),
     ([f"--model={MODEL}", "--model_name=m", "--borrow=maybe"], "borrow"),
     ([f"--model={MODEL}", "--model_name=m", "--remap_on_return", "--transport=nccl"], "remap_on_return"),
