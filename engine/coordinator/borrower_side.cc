@@ -42,7 +42,8 @@ BorrowerSide::BorrowerSide(const CoordinatorOptions& options, const Clock& clock
                  .block_bytes = options.block_bytes,
                  .ttl = options.ttl,
                  .drain = options.revoke_deadline}),
-      request_interval_(options.min_request_interval) {}
+      request_interval_(options.min_request_interval),
+      fruitless_interval_(options.min_request_interval) {}
 
 void BorrowerSide::Start(transport::Transport* transport, LeaseBroker* broker, std::function<void(LoopMessage)> push) {
   transport_ = transport;
@@ -67,6 +68,8 @@ void BorrowerSide::Opened(LeaseId id, const absl::StatusOr<transport::LeaseView>
   const auto open = views_.find(id);
   if (view.ok() && open != views_.end()) open->second = *view;  // else it was closed meanwhile
   borrower_.Opened(id, view.ok(), now);
+  opening_fails_ = !view.ok();
+  if (view.ok()) fruitless_interval_ = options_.min_request_interval;
   if (!view.ok()) LOG(WARNING) << "lease " << id << " could not be opened: " << view.status();
 }
 
@@ -90,14 +93,16 @@ void BorrowerSide::Wish(int64_t bytes, int64_t waiting_tokens, absl::Time now) {
 }
 
 // While requests wait for memory, what a donor can lend again is worth a question at once. So it is when a lease has gone:
-// what could not be had came on top of that.
+// what could not be had came on top of that. Not where leases come and cannot be opened: each costs its donor a grant.
 absl::Time BorrowerSide::NextRequest() const {
-  return last_request_ + (waiting_tokens_ > 0 ? options_.min_request_interval : request_interval_);
+  const absl::Duration interval = waiting_tokens_ > 0 ? options_.min_request_interval : request_interval_;
+  return last_request_ + (opening_fails_ ? std::max(interval, fruitless_interval_) : interval);
 }
 
 void BorrowerSide::MaybeRequest(absl::Time now) {
   if (wished_bytes_ <= 0 || request_under_way_ || now < NextRequest()) return;
   if (now - last_request_ > 2 * request_interval_) AskSoon();  // it is another shortage than the one before
+  if (opening_fails_) fruitless_interval_ = std::min(2 * fruitless_interval_, options_.max_request_interval);
   request_under_way_ = true;
   asked_for_waiting_ = waiting_tokens_ > 0;
   last_request_ = now;

@@ -91,6 +91,8 @@ class BorrowerSide {
   bool request_under_way_ = false, asked_for_waiting_ = false;
   absl::Time last_request_ = absl::InfinitePast();  // or its answer
   absl::Duration request_interval_;                 // while nothing waits
+  absl::Duration fruitless_interval_;               // while what comes cannot be opened
+  bool opening_fails_ = false;                      // the last lease could not be opened
   int64_t responses_ = 0;                           // requests; the next one's key follows from it
 };
 

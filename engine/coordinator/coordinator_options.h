@@ -18,7 +18,8 @@ struct CoordinatorOptions {
   int64_t num_blocks = 0, block_bytes = 0;                 // of this engine's arena
   int64_t never_lent_blocks = 0;                           // the first of these
   absl::Duration min_request_interval = absl::Milliseconds(200);
-  absl::Duration max_request_interval = absl::Seconds(5);  // while there is a shortage, and nothing waits
+  // While there is a shortage and nothing waits, or no lease can be opened.
+  absl::Duration max_request_interval = absl::Seconds(5);
 };
 
 }  // namespace swiftcache::engine::coordinator

@@ -371,6 +371,30 @@ TEST_F(AskedInVainTest, WhatIsComingIsAskedForSoon) {
   EXPECT_EQ(NumRequests(kTimes + 2), 1);
 }
 
+TEST_F(AskedInVainTest, WhileLeasesComeAndCannotBeOpenedWhoWaitsAsksLessAndLessOftenToo) {
+  Start({.min_request_interval = absl::Seconds(1), .max_request_interval = absl::Seconds(4)});
+  int number = 0;
+  for (const int wait : {0, 1, 2, 4, 4}) {
+    if (wait > 0) {
+      WishAfter(absl::Seconds(wait) - absl::Milliseconds(1), 5);
+      EXPECT_EQ(NumRequests(number + 1, 5), 0) << wait;
+    }
+    WishAfter(absl::Milliseconds(1), 5);
+    ++number;
+    ASSERT_EQ(NumRequests(number, 5), 1) << wait;
+    Answer({.offered_bytes = 4 * kBlockBytes});
+    for (const int64_t id : {10 * number, 10 * number + 1}) {
+      coordinator_->OnLease(Taken(id));
+      ASSERT_TRUE(transport_.log().WaitFor(absl::StrCat("Open ", id)));
+      coordinator_->OnOpened(kv::LeaseId(id), absl::ResourceExhaustedError("the kernel refuses"));
+    }
+    Settle();
+  }
+  Take(9);
+  WishAfter(absl::Seconds(1), 5);
+  EXPECT_EQ(NumRequests(number + 1, 5), 1) << "one is open";
+}
+
 TEST_F(AskedInVainTest, WhoIsRegisteredAnewAsksAsIfThereHadBeenNoShortage) {
   AskInVain();
   coordinator_->OnTerms({});
