@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <filesystem>
 
 #include "absl/strings/str_cat.h"
 
@@ -16,6 +17,10 @@ std::string ShmSocketPath(std::string_view dir, std::string_view name) {
   path += '/';
   for (const char c : name) c == '/' ? path += "%2F" : c == '%' ? path += "%25" : path += c;
   return path + ".sock";
+}
+
+std::string ShmPeerPath(const std::string& own, const std::string& theirs) {
+  return std::filesystem::path(own).replace_filename(std::filesystem::path(theirs).filename());
 }
 
 absl::StatusOr<sockaddr_un> ShmAddress(const std::string& path) {

@@ -2,6 +2,7 @@
 // Where channels' sockets lie.
 //
 //   std::string path = ShmSocketPath(options.shm_dir, "chat");       // <shm_dir>/chat.sock
+//   std::string peer = ShmPeerPath(path, "/elsewhere/code.sock");    // <shm_dir>/code.sock
 #pragma once
 
 #include <sys/socket.h>
@@ -20,6 +21,9 @@ std::string DefaultShmDir();
 
 /// The socket of the engine `name`; '/' and '%' in it are written %2F and %25.
 std::string ShmSocketPath(std::string_view dir, std::string_view name);
+
+/// The socket that a peer calls `theirs`, beside the own one: peers have the folder in common, not what they call it.
+std::string ShmPeerPath(const std::string& own, const std::string& theirs);
 
 /// INVALID_ARGUMENT: longer than an address can be, or empty.
 absl::StatusOr<sockaddr_un> ShmAddress(const std::string& path);

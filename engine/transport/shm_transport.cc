@@ -78,6 +78,12 @@ void ShmTransport::Stop() {
   donor_->Stop();
 }
 
+void ShmTransport::Open(const OpenSpec& spec) {
+  OpenSpec open = spec;
+  open.channel = ShmPeerPath(channel(), spec.channel);
+  borrower_.Open(open);
+}
+
 std::vector<Ticket> ShmTransport::Store(std::span<const StorePiece> pieces, const backend::Fence& after) {
   std::vector<Ticket> tickets;
   tickets.reserve(pieces.size());

@@ -71,7 +71,7 @@ class ShmTransport final : public Transport {
   }
   absl::Status Exchange(int64_t offset_bytes, int64_t bytes) override { return memory_->Exchange(offset_bytes, bytes); }
 
-  void Open(const OpenSpec& spec) override { borrower_.Open(spec); }
+  void Open(const OpenSpec& spec) override;
   void SendRenewal(kv::LeaseId lease, int64_t heat) override { borrower_.SendRenewal(lease, heat); }
   void SendRelease(kv::LeaseId lease) override { borrower_.SendRelease(lease); }
   void Abandon(kv::LeaseId lease) override { borrower_.Abandon(lease); }

@@ -72,7 +72,7 @@ struct GrantSpec {
 /// What a borrower asks a donor for.
 struct OpenSpec {
   kv::LeaseId lease;
-  std::string channel;  // the donor's socket
+  std::string channel;  // the donor's socket, as the donor calls it
   std::string capability;
   int64_t bytes = 0;
   kv::Epoch epoch;
@@ -192,7 +192,7 @@ class Transport {
   virtual bool measures_links() const { return false; }
   /// Blocks of so many layers that one stream may have; more of them would be lost.
   virtual int64_t most_streamed_blocks(int64_t layers) const { return std::numeric_limits<int64_t>::max(); }
-  /// What peers dial: the path of the channel's socket.
+  /// The path of the channel's socket, which peers dial: by its name in the folder that they have in common.
   virtual std::string channel() const = 0;
 
   // Donor.

@@ -173,17 +173,25 @@ class Echoing(Leasing):
 
     def channel_for(self, donor):
         if donor not in self.channels:
-            path = str(pathlib.Path(self.shm_dir).with_name(f"{pathlib.Path(self.shm_dir).name}{len(self.channels)}"))
+            path = f"{self.shm_dir}/echo{len(self.channels)}"
             self.channels[donor] = (path, EchoingChannel(path, donor, self.echoes))
         return self.channels[donor][0]
+
+    def stop(self):
+        super().stop()
+        self.close_channels()
 
     def cleanup(self):
         super().cleanup()
         self.echoes.stop()
         self.door.stop()
+        self.close_channels()
+
+    def close_channels(self):
         for path, channel in self.channels.values():
             channel.stop()
             pathlib.Path(path).unlink(missing_ok=True)
+        self.channels = {}
 
 
 @pytest.fixture

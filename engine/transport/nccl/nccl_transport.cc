@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "engine/transport/nccl/nccl_slice_stream.h"
+#include "engine/transport/shm_address.h"
 #include "glog/logging.h"
 
 namespace swiftcache::engine::transport::nccl {
@@ -43,6 +44,12 @@ void NcclTransport::Stop() {
   if (loop_ != nullptr) loop_->Stop();
   borrower_.Stop();
   donor_.Stop();
+}
+
+void NcclTransport::Open(const OpenSpec& spec) {
+  OpenSpec open = spec;
+  open.channel = ShmPeerPath(channel(), spec.channel);
+  borrower_.Open(open);
 }
 
 std::vector<Ticket> NcclTransport::Store(std::span<const StorePiece> pieces, const backend::Fence& after) {

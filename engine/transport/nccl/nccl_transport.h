@@ -60,7 +60,7 @@ class NcclTransport final : public Transport {
   void SendRenewed(kv::LeaseId lease) override { donor_.SendRenewed(lease); }
   void Fence(kv::LeaseId lease) override { donor_.Fence(lease); }
 
-  void Open(const OpenSpec& spec) override { borrower_.Open(spec); }
+  void Open(const OpenSpec& spec) override;
   void SendRenewal(kv::LeaseId lease, int64_t heat) override { borrower_.SendRenewal(lease, heat); }
   void SendRelease(kv::LeaseId lease) override { borrower_.SendRelease(lease); }
   void Abandon(kv::LeaseId lease) override { borrower_.Abandon(lease); }

@@ -37,6 +37,12 @@ TEST(ShmAddressTest, NamesOfEnginesBecomeNamesOfFiles) {
   EXPECT_TRUE(ShmAddress(std::string(107, 'x')).ok());
 }
 
+TEST(ShmAddressTest, APeersSocketLiesBesideTheOwnWhateverThePeerCallsTheFolder) {
+  EXPECT_EQ(ShmPeerPath("/run/shared/chat.sock", "run/code.sock"), "/run/shared/code.sock");
+  EXPECT_EQ(ShmPeerPath("run/chat.sock", "/run/shared/a%2Fb.sock"), "run/a%2Fb.sock");
+  EXPECT_EQ(ShmPeerPath("./chat.sock", "code.sock"), "./code.sock");
+}
+
 TEST(ShmListenerTest, ALivingEnginesSocketIsNotTaken) {
   ShmFolder folder;
   auto first = ShmListener::Create(folder.path(), "chat");

@@ -71,6 +71,15 @@ TEST(ShmTransportTest, ADonorKnowsThatHisMemoryWasReadInPlaceOrLoaded) {
   EXPECT_EQ(donor.transport->stats().borrowers_read, loads);
 }
 
+TEST(ShmTransportTest, ADonorMayCallTheFolderByAnotherPath) {
+  ShmFolder folder;
+  Node donor(folder, {.name = "donor"}), borrower(folder, {.name = "borrower"});
+  OpenSpec spec = Granted(donor, borrower, kLease, 0, kMiB, 4096);
+  spec.channel = "run/donor.sock";  // from where the donor stands
+  const absl::StatusOr<LeaseView> view = OpenNow(borrower, spec);
+  EXPECT_TRUE(view.ok()) << view.status();
+}
+
 TEST(ShmTransportTest, OnlyWhoTheGrantNamesAndShowsTheCapabilityIsLetIn) {
   ShmFolder folder;
   Node donor(folder, {.name = "donor"}), borrower(folder, {.name = "borrower"}), other(folder, {.name = "other"});

@@ -195,6 +195,13 @@ TEST_F(NcclTransportTest, ADonorThatIsNotThereIsOneClearError) {
   EXPECT_EQ(OpenNow(borrower_, spec).status().code(), absl::StatusCode::kUnavailable);
 }
 
+TEST_F(NcclTransportTest, ADonorMayCallTheFolderByAnotherPath) {
+  OpenSpec spec = Granted(donor_, borrower_, kLease, 0);
+  spec.channel = "run/" + spec.channel.substr(spec.channel.rfind('/') + 1);  // from where the donor stands
+  const absl::StatusOr<LeaseView> view = OpenNow(borrower_, spec);
+  EXPECT_TRUE(view.ok()) << view.status();
+}
+
 TEST_F(NcclTransportTest, AStoreToALeaseWithoutAChannelIsAnswered) {
   EXPECT_EQ(borrower_.events.Fate(borrower_.Store(kLease, 0, 0, kPiece)).code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(borrower_.LoadNow(kLease, 0, kPiece, 0), ElementsAre(kLease));
