@@ -1,28 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "services/engine_sharing.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
-#include <fstream>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/base/units.h"
 #include "common/log/log.h"
+#include "services/node_id.h"
 
 namespace swiftcache::services {
 namespace {
-
-// Engines share memory if they run on one kernel and use the same folder, even if they name it by different paths.
-std::string NodeId(const std::string& shm_dir) {
-  std::string boot_id;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot_id;
-  struct stat folder {};
-  stat(shm_dir.c_str(), &folder);
-  return absl::StrCat(boot_id, ":", folder.st_dev, ":", folder.st_ino);
-}
 
 int64_t NeverLentBlocks(const EngineFlags& flags, const engine::exec::EngineMemory& memory) {
   if (!flags.lend) return memory.num_blocks();
@@ -79,7 +67,7 @@ void EngineSharing::Start(std::function<void(engine::coordinator::LoopMessage)> 
 
 engine::rpc::SharingDescription EngineSharing::Describe() const {
   return {.lease_channel = transport_->channel(),
-          .node_id = NodeId(options_.flags->shm_dir),
+          .node_id = NodeId(options_.flags->shm_dir, transport_->protocol()),
           .page_bytes = kv_.page_bytes(),
           .never_lent_blocks = never_lent_blocks_,
           .borrows = options_.flags->engine.may_borrow(),

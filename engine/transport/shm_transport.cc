@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "engine/transport/shm_memory.h"
+#include "engine/transport/shm_message.h"
 #include "engine/transport/shm_slice_stream.h"
 #include "glog/logging.h"
 
@@ -77,6 +78,8 @@ void ShmTransport::Stop() {
   borrower_.Stop();
   donor_->Stop();
 }
+
+std::string ShmTransport::protocol() const { return absl::StrCat(kind_, ".", kShmVersion); }
 
 void ShmTransport::Open(const OpenSpec& spec) {
   OpenSpec open = spec;

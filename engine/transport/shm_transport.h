@@ -58,6 +58,7 @@ class ShmTransport final : public Transport {
   void Stop() override;
 
   const char* kind() const override { return kind_; }
+  std::string protocol() const override;
   bool maps() const override { return true; }
   bool measures_links() const override { return memory_->measures_links(); }
   std::string channel() const override { return listener_.path(); }

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "engine/transport/nccl/nccl_message.h"
 #include "engine/transport/nccl/nccl_slice_stream.h"
 #include "engine/transport/shm_address.h"
 #include "glog/logging.h"
@@ -45,6 +46,8 @@ void NcclTransport::Stop() {
   borrower_.Stop();
   donor_.Stop();
 }
+
+std::string NcclTransport::protocol() const { return absl::StrCat(kind(), ".", kNcclVersion); }
 
 void NcclTransport::Open(const OpenSpec& spec) {
   OpenSpec open = spec;

@@ -52,6 +52,7 @@ class NcclTransport final : public Transport {
   void Stop() override;
 
   const char* kind() const override { return "nccl"; }
+  std::string protocol() const override;
   bool maps() const override { return false; }
   int64_t most_streamed_blocks(int64_t layers) const override { return MostStreamed(layers); }
   std::string channel() const override { return listener_.path(); }

@@ -243,6 +243,19 @@ TEST_F(LedgerTest, OnlyReadyEnginesOfTheSameNodeWithAChannelLend) {
   EXPECT_THAT(Request("chat", 10).leases, IsEmpty());
 }
 
+TEST_F(LedgerTest, ASmallDonorOfTheSameNodeIsAskedBesideALargeOneOfAnother) {
+  Engine large = EngineOf("large"), small = EngineOf("small");
+  large.node_id = "other";
+  large.num_blocks = 100 * kBlocks;
+  small.num_blocks = 20;
+  AddEngine(EngineOf("chat"), {}, kBlocks);
+  AddEngine(large);
+  AddEngine(small);
+  const LeaseResponse answer = Request("chat", 10);
+  ASSERT_THAT(answer.leases, SizeIs(1));
+  EXPECT_EQ(answer.leases[0].donor.name, "small");
+}
+
 TEST_F(LedgerTest, ADonorThatHasNotReportedLendsNothing) {
   AddEngine(EngineOf("chat"), {}, kBlocks);
   ledger_->AddEngine(EngineOf("code"), {}, now_);

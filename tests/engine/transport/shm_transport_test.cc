@@ -14,7 +14,9 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "engine/transport/shm_message.h"
 #include "tests/engine/transport/test_lease.h"
 #include "tests/engine/transport/transport_harness.h"
 
@@ -69,6 +71,11 @@ TEST(ShmTransportTest, ADonorKnowsThatHisMemoryWasReadInPlaceOrLoaded) {
     ASSERT_EQ(borrower.events.Fate(borrower.Store(kLease, 0, block.data(), 4096)), absl::OkStatus());
   }
   EXPECT_EQ(donor.transport->stats().borrowers_read, loads);
+}
+
+TEST(ShmTransportTest, ItsProtocolIsItsKindAndTheVersionOfItsMessages) {
+  ShmFolder folder;
+  EXPECT_EQ(Node(folder, {.name = "donor"}).transport->protocol(), absl::StrCat("shm.", kShmVersion));
 }
 
 TEST(ShmTransportTest, ADonorMayCallTheFolderByAnotherPath) {

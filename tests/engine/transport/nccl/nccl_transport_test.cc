@@ -7,8 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "engine/transport/nccl/nccl_message.h"
 #include "tests/engine/transport/nccl/nccl_harness.h"
 
 namespace swiftcache::engine::transport::nccl {
@@ -193,6 +195,10 @@ TEST_F(NcclTransportTest, ADonorThatIsNotThereIsOneClearError) {
   OpenSpec spec = Granted(donor_, borrower_, kLease, 0);
   spec.channel += "-nobody";
   EXPECT_EQ(OpenNow(borrower_, spec).status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(NcclTransportTest, ItsProtocolIsItsKindAndTheVersionOfItsMessages) {
+  EXPECT_EQ(donor_.transport->protocol(), absl::StrCat("nccl.", kNcclVersion));
 }
 
 TEST_F(NcclTransportTest, ADonorMayCallTheFolderByAnotherPath) {
