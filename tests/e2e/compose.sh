@@ -127,9 +127,9 @@ pod exec "${project}_chat_1" sh -c 'ls /run/swiftcache/cores-*' >/dev/null || di
 
 say "told alike"
 pod logs "${project}_chat_1" 2>&1 | told >"$work/container"
-told_by_shell "$bin/swiftcache-engine" --model=/models/model.gguf --model-name=chat --listen=0.0.0.0:50061 \
-  --http-listen=0.0.0.0:9181 --broker=broker:50050 --advertise=chat:50061 --kv-cache-bytes=16M --drain-timeout=30s \
-  --revoke-deadline=0.05s --threads=0 --shm-dir=/run/swiftcache >"$work/shell"
+told_by_shell "$bin/swiftcache-engine" --model=/models/model.gguf --name=chat --model-name=chat \
+  --listen=0.0.0.0:50061 --http-listen=0.0.0.0:9181 --broker=broker:50050 --advertise=chat:50061 --kv-cache-bytes=16M \
+  --drain-timeout=30s --revoke-deadline=0.05s --threads=0 --shm-dir=/run/swiftcache >"$work/shell"
 cmp "$work/container" "$work/shell" || die "compose and a shell line are read differently: '$(cat "$work/container")', '$(cat "$work/shell")'"
 
 model_of() { pod logs "${project}_$1_1" 2>&1 | told | grep -o '\bmodel=[^ ]*'; }

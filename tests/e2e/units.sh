@@ -70,7 +70,7 @@ done
 say "told alike"
 dpkg-deb -x "$package" "$work/files"
 inside journalctl -o cat --no-pager -u swiftcache-engine@chat | told >"$work/unit"
-told_by_shell "$work/files/usr/bin/swiftcache-engine" --model-name=chat --shm-dir=/run/swiftcache \
+told_by_shell "$work/files/usr/bin/swiftcache-engine" --name=chat --model-name=chat --shm-dir=/run/swiftcache \
   --model=/var/lib/swiftcache/model.gguf --kv-cache-bytes=16M --broker=127.0.0.1:50050 --listen=127.0.0.1:50061 \
   --http-listen=127.0.0.1:9181 >"$work/shell"
 cmp "$work/unit" "$work/shell" || die "a unit and a shell line are read differently: '$(cat "$work/unit")', '$(cat "$work/shell")'"
@@ -96,6 +96,8 @@ inside systemctl kill -s KILL swiftcache-engine@code
 restarted() { [ "$(property swiftcache-engine@code NRestarts)" = 1 ]; }
 wait_for 20 "the crashed engine's restart" restarted
 wait_for 60 "an answer of the engine that was started again" answers code  # until the gateway knows, it says: try again
+named() { inside swiftcachectl status -o json | python3 -c 'import json, sys; print(*sorted(e["engine"] for e in json.load(sys.stdin)["engines"]))'; }
+[ "$(named)" = "chat code" ] || die "the engines are not called as their units: $(named)"
 seen() { pod exec --user=swiftcache "$name" test -e "/proc/$(property swiftcache-engine@code MainPID)/root/tmp/$1"; }
 seen nvidia-mps/control || die "an engine does not see MPS"
 ! seen private || die "an engine sees what others have in /tmp"
