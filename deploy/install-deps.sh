@@ -10,7 +10,7 @@ BUILD=(ca-certificates curl git dpkg-dev file g++ cmake ninja-build ccache mold 
        protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libgrpc++-dev libabsl-dev libgoogle-glog-dev
        prometheus-cpp-dev libgtest-dev libgmock-dev libbenchmark-dev libdnnl-dev libhwy-dev libpcre2-dev
        libutf8proc-dev nlohmann-json3-dev libboost-dev libssl-dev libcli11-dev zlib1g-dev)
-TESTS=(clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev llvm-14 python3-venv valgrind)
+TESTS=(clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev libomp-14-dev llvm-14 python3-venv valgrind)
 
 die() { echo "install-deps: $*" >&2; exit 2; }
 

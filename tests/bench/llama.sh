@@ -27,7 +27,7 @@ case $isa in
     if grep -q amx_tile /proc/cpuinfo; then
       flags+=(-DCMAKE_C_COMPILER=clang-14 -DCMAKE_CXX_COMPILER=clang++-14)
       cxx=clang++-14
-      dpkg -s clang-14 libomp-14-dev >/dev/null || fail "clang-14 or libomp-14-dev is missing; apt-get install installs them"
+      dpkg -s clang-14 libomp-14-dev >/dev/null || fail "clang-14 or libomp-14-dev is missing; deploy/install-deps.sh --tests installs them"
     fi
     ;;
   avx2) flags=("${lower[@]}") ;;
