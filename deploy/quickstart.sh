@@ -22,7 +22,7 @@ while [ $# -gt 0 ]; do
     --serve) serve=true ;;
     --model) [ $# -ge 2 ] || die "--model wants a path"; model=$2; shift ;;
     --model=?*) model=${1#*=} ;;
-    -h|--help) sed -n '3,7s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h|--help) sed -n '3,7s/^# \{0,1\}//p' deploy/quickstart.sh; exit 0 ;;
     *) die "unknown argument '$1'; wanted --serve or --model PATH" ;;
   esac
   shift

@@ -95,6 +95,12 @@ def test_a_relative_model_path_is_the_callers(environment):
     assert run.stdout.count(" READY ") == 6  # in the tables of status and of top
 
 
+def test_help_is_there_from_every_folder(tmp_path):
+    run = subprocess.run([os.path.relpath(SCRIPT, tmp_path), "--help"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stderr
+    assert "deploy/quickstart.sh --serve" in run.stdout and "--model PATH" in run.stdout
+
+
 def test_a_taken_port_is_one_clear_line(environment):
     with socket.socket() as taken:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
