@@ -63,6 +63,11 @@ leases=false  # another model's tokens take other room: what follows about lease
 # Start --------------------------------------------------------------------------------------------------------------
 run='' shm='' pids=() names=() clients=()  # names: by process id
 export no_proxy=127.0.0.1  # all that follows is on loopback, where http_proxy is of no use to curl
+keep_logs() {
+  local kept=build/quickstart-logs
+  { rm -rf $kept && mkdir -p $kept && cp "$run"/*.log $kept/; } 2>/dev/null || return 0  # nothing has started
+  echo "quickstart: all logs are in $PWD/$kept" >&2 || true
+}
 finish() {
   local code=$?
   trap '' INT TERM PIPE  # neither a second Ctrl-C nor a reader that has gone cuts this short
@@ -72,6 +77,7 @@ finish() {
   for pid in "${clients[@]}" "${pids[@]}"; do  # a drain is bounded by --drain_timeout, so this ends
     wait "$pid" 2>/dev/null || true
   done
+  if [ $code -ne 0 ] && [ $code -lt 129 ]; then keep_logs; fi  # it failed; from 129 on it was told to stop
   rm -rf "$run" "$shm"
   exit $code
 }
@@ -88,11 +94,7 @@ start() {  # start NAME HTTP_PORT BINARY FLAGS...; Ctrl-C is for this script alo
   names[$!]=$name
   eval "pid_${name//-/_}=$!"
 }
-die_of() {  # die_of NAME WHAT: its logs outlive the run
-  local kept=build/quickstart-logs
-  mkdir -p $kept && cp "$run"/*.log $kept/
-  die "$1 $2; its log ends: $(tail -n 1 "$run/$1.log"); all logs are in $PWD/$kept"
-}
+die_of() { die "$1 $2; its log ends: $(tail -n 1 "$run/$1.log")"; }  # die_of NAME WHAT
 healthy() {  # healthy NAME HTTP_PORT
   local pid_name=pid_${1//-/_} deadline=$((SECONDS + 120))
   until grep -qs '^listening' "$run/$1.log" && curl -fs -o "$run/health" "http://127.0.0.1:$2/health"; do

@@ -147,6 +147,16 @@ def test_a_reader_that_goes_away_leaves_nothing(environment):
     wait_until(lambda: nothing_new(environment, before), WAIT, "nothing is left")
 
 
+def test_where_a_request_fails_the_logs_are_kept(environment):
+    before = leftovers(environment["TMPDIR"])
+    run = quickstart({**environment, "SWIFTCACHE_GATEWAY": "127.0.0.1:9"}, f"--model={TINY / 'tiny-llama-a'}")
+    assert run.returncode == 1 and "127.0.0.1:9" in run.stderr, run.stderr
+    folder = pathlib.Path(re.search(r"all logs are in (\S+)", run.stderr).group(1))
+    assert {log.stem for log in folder.iterdir()} == {"broker", "gateway", "smollm2-chat", "smollm2-summary", "smollm2-complete"}
+    assert "draining" in (folder / "smollm2-chat.log").read_text()  # to the end
+    assert nothing_new(environment, before), leftovers(environment["TMPDIR"])
+
+
 def test_a_process_that_dies_under_serve_is_named_and_its_log_is_kept(environment):
     before = leftovers(environment["TMPDIR"])
     child = serve(environment)
