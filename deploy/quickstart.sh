@@ -194,6 +194,7 @@ say "the cluster"
 
 if $serve; then
   say "serving until Ctrl-C; try, in another terminal:"
+  [ -z "${http_proxy:-}" ] || echo "  export no_proxy=127.0.0.1    # else curl asks the proxy of http_proxy"
   echo "  $PWD/$bin/swiftcachectl chat --model smollm2-chat --temperature 0"
   body='{"model":"smollm2-chat","max_tokens":100,"temperature":0,"stream":true,"messages":[{"role":"user","content":"Hello"}]}'
   echo "  curl -sN http://127.0.0.1:8000/v1/chat/completions -d '$body'"

@@ -27,7 +27,8 @@ def main(channel):
     print(f"\n[{response.usage.prompt_tokens} prompt tokens, {response.usage.completion_tokens} generated]")
 
 
-with grpc.insecure_channel(address) as channel:
+# Directly: gRPC would ask the proxy of http_proxy for 127.0.0.1, too.
+with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
     try:
         main(channel)
     except grpc.RpcError as error:  # the gateway says what it wanted

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every example of deploy/examples is executed as it stands, says what other clients get, and why it is refused."""
 import json
+import os
 import re
 import socket
 import subprocess
@@ -13,8 +14,8 @@ EXAMPLES = ROOT / "deploy" / "examples"
 SAYING = 'a "cat"\\n\n\tof \u00e9'  # what JSON writes otherwise
 
 
-def output(*argv, code=0):
-    run = subprocess.run([str(a) for a in argv], capture_output=True, text=True, timeout=300)
+def output(*argv, code=0, **variables):
+    run = subprocess.run([str(a) for a in argv], env={**os.environ, **variables}, capture_output=True, text=True, timeout=300)
     assert run.returncode == code, run.stderr
     return run.stdout if code == 0 else run.stderr
 
@@ -50,12 +51,13 @@ def test_the_openai_package(tiny):
     assert f"tiny> {first['choices'][0]['message']['content']}\n" in said
 
 
-def test_python_and_c_plus_plus_over_grpc_say_the_same(tiny, tmp_path):
-    said = output(sys.executable, EXAMPLES / "generate_grpc.py", tiny.gateway.grpc, "tiny", "one two")
+def test_python_and_c_plus_plus_over_grpc_say_the_same_and_ask_no_proxy(tiny, tmp_path):
+    proxy = {"http_proxy": "http://127.0.0.1:9", "no_proxy": ""}  # where nobody listens
+    said = output(sys.executable, EXAMPLES / "generate_grpc.py", tiny.gateway.grpc, "tiny", "one two", **proxy)
     usual = answer(tiny, "completions", max_tokens=40, prompt="one two")
     text, tokens = usual["choices"][0]["text"], usual["usage"]
     assert said == f"{text}\n[{tokens['prompt_tokens']} prompt tokens, {tokens['completion_tokens']} generated]\n"
-    assert output(compiled(tmp_path), tiny.gateway.grpc, "tiny", "one two") == said
+    assert output(compiled(tmp_path), tiny.gateway.grpc, "tiny", "one two", **proxy) == said
     for program in ([sys.executable, EXAMPLES / "generate_grpc.py"], [tmp_path / "generate"]):
         assert 'model "absent" is not served' in output(*program, tiny.gateway.grpc, "absent", "x", code=1)
 

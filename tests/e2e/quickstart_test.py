@@ -112,18 +112,21 @@ def test_a_taken_port_is_one_clear_line(environment):
 
 
 def serve(environment):
+    """With what it has said, to its last line."""
     child = subprocess.Popen([*INTERRUPTIBLE, SCRIPT, "--serve", f"--model={TINY / 'tiny-llama-a'}"], stdout=subprocess.PIPE,
                              stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True)
-    line = ""
+    said = line = ""
     while "stops everything" not in line:
         line = child.stdout.readline()
         assert line, "ended early"
-    return child
+        said += line
+    return child, said
 
 
 def test_serve_serves_until_it_is_told_to_stop_and_a_second_ctrl_c_does_not_cut_that_short(environment):
     before = leftovers(environment["TMPDIR"])
-    child = serve(environment)
+    child, said = serve(environment)
+    assert said.index("export no_proxy=127.0.0.1") < said.index("curl")  # environment has a proxy
     os.killpg(child.pid, signal.SIGINT)  # as a terminal does
     line = ""
     while "quickstart: stopping" not in line:
@@ -159,7 +162,7 @@ def test_where_a_request_fails_the_logs_are_kept(environment):
 
 def test_a_process_that_dies_under_serve_is_named_and_its_log_is_kept(environment):
     before = leftovers(environment["TMPDIR"])
-    child = serve(environment)
+    child, _ = serve(environment)
     processes = subprocess.run(["ps", "-ewwo", "pid,args"], capture_output=True, text=True).stdout.splitlines()
     victim, = [p for p in processes if "--listen=127.0.0.1:50062" in p]
     os.kill(int(victim.split()[0]), signal.SIGKILL)

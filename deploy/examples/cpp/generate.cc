@@ -15,8 +15,10 @@ int main(int argc, char** argv) {
   request.mutable_sampling()->set_max_tokens(40);
   request.mutable_sampling()->set_temperature(0);
 
-  const auto stub =
-      swiftcache::v1::GenerateService::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // gRPC would ask the proxy of http_proxy for 127.0.0.1, too
+  const auto stub = swiftcache::v1::GenerateService::NewStub(
+      grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
   grpc::ClientContext context;
   const auto stream = stub->Generate(&context, request);
   swiftcache::v1::GenerateResponse response;
