@@ -25,7 +25,8 @@ clean_up() {
 
 # Images -------------------------------------------------------------------------------------------------------------
 use_podman bridge
-say "limits, health checks and builds"
+say "knobs, limits, health checks and builds"
+! grep -oE '\$\{\w+' deploy/docker-compose.yml | grep -v CLUSTER_ || die "what is to be a knob of .env has a name that a shell may have, which wins"
 /usr/bin/python3 - <<'EOF' || die "a service that stays up has no limit of memory or of its log, or no health check, or two services build one image"
 import sys, yaml
 services = yaml.safe_load(open("deploy/docker-compose.yml"))["services"]
@@ -69,39 +70,39 @@ cp "$model" "$work/models/model.gguf"
 ln "$work/models/model.gguf" "$work/models/other.gguf"
 chmod -R a+rX "$work"
 cp -r deploy "$work/deploy"
-sed -i "s/^MODEL=.*/MODEL=model.gguf/; s/^SUMMARY_MODEL=.*/SUMMARY_MODEL=other.gguf/" "$work/deploy/.env"
+sed -i "s/^CLUSTER_MODEL=.*/CLUSTER_MODEL=model.gguf/; s/^CLUSTER_SUMMARY_MODEL=.*/CLUSTER_SUMMARY_MODEL=other.gguf/" "$work/deploy/.env"
 cat >>"$work/deploy/.env" <<EOF
-IMAGE=localhost/swiftcache-test:latest
-PYTHON_IMAGE=$base
-PROMETHEUS_IMAGE=localhost/swiftcache-test-prometheus
-MODELS=$work/models
-SCALE_DOWN_WINDOW=1s
-GRPC_PORT=$grpc
-HTTP_PORT=$http
-BROKER_PORT=$broker
-PROMETHEUS_PORT=$prometheus
+CLUSTER_IMAGE=localhost/swiftcache-test:latest
+CLUSTER_PYTHON_IMAGE=$base
+CLUSTER_PROMETHEUS_IMAGE=localhost/swiftcache-test-prometheus
+CLUSTER_MODELS=$work/models
+CLUSTER_SCALE_DOWN_WINDOW=1s
+CLUSTER_GRPC_PORT=$grpc
+CLUSTER_HTTP_PORT=$http
+CLUSTER_BROKER_PORT=$broker
+CLUSTER_PROMETHEUS_PORT=$prometheus
 EOF
 sed -i 's/for: [0-9]*[sm]/for: 1s/; s/scrape_interval: 5s/scrape_interval: 1s/; s/evaluation_interval: 5s/evaluation_interval: 1s/; s/refresh_interval: 15s/refresh_interval: 1s/' \
   "$work"/deploy/observability/*.yml
 say "Grafana's password"
 (cd "$work/deploy" && bash -euc "$(sed -n 's/^#  *install/install/p' .env)")
-secret=$work/deploy/$(sed -n 's/^GRAFANA_PASSWORD_FILE=//p' deploy/.env)
+secret=$work/deploy/$(sed -n 's/^CLUSTER_GRAFANA_PASSWORD_FILE=//p' deploy/.env)
 pod run --rm --network=none --user=472 --volume "$secret:/run/secrets/grafana_password:ro" $base grep -q . /run/secrets/grafana_password ||
   die "Grafana's user cannot read the password that is made as .env says"
 
 say "a model that is not there"
-grep -q "fetched=$(sed -n 's/^MODEL=//p' deploy/.env)$" deploy/docker-compose.yml || die "MODEL of .env is not the one that is fetched"
+grep -q "fetched=$(sed -n 's/^CLUSTER_MODEL=//p' deploy/.env)$" deploy/docker-compose.yml || die "CLUSTER_MODEL of .env is not the one that is fetched"
 says() {  # says SERVICE: which is told that one of the models is not there
   # podman-compose 1.0.3 ends with 0 whatever the service does.
   (cd "$work/absent" && podman-compose -p "$project" run --rm --no-deps -T "$1" 2>&1 | tee -a "$work/compose.log")
 }
-for name in CHAT SUMMARY COMPLETE GPU0 GPU1; do
+for name in CLUSTER_{CHAT,SUMMARY,COMPLETE,GPU0,GPU1}; do
   cp -r "$work/deploy" "$work/absent"
   sed -i "s/^${name}_MODEL=.*/${name}_MODEL=absent.gguf/" "$work/absent/.env"
   asked=model other=gpu-model
-  [[ $name != GPU* ]] || asked=gpu-model other=model
+  [[ $name != *GPU* ]] || asked=gpu-model other=model
   said=$(says $asked)
-  [[ $said == *"no model at MODELS/absent.gguf"*"set ${name}_MODEL"* ]] || die "of an absent ${name}_MODEL is said: '$said'"
+  [[ $said == *"no model at CLUSTER_MODELS/absent.gguf"*"set ${name}_MODEL"* ]] || die "of an absent ${name}_MODEL is said: '$said'"
   [[ $said != *fetch-model:* ]] || die "for an absent ${name}_MODEL another is fetched: '$said'"
   said=$(says $other)
   [[ $said != *absent.gguf* ]] || die "$other misses what only $asked wants: '$said'"
