@@ -8,7 +8,7 @@ namespace swiftcache {
 namespace {
 
 // Counted from zero: a series that begins with its first event has no rate then.
-constexpr int kUsualStatuses[] = {200, 400, 404, 405, 408, 413, 429, 431, 500, 503, 504};
+constexpr int kUsualStatuses[] = {200, 400, 403, 404, 405, 408, 413, 429, 431, 500, 503, 504};
 
 }  // namespace
 

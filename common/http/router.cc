@@ -38,6 +38,14 @@ void SendError(HttpResponder& responder, int status, const std::string& message,
   responder.Send(status, kJson, FormatError(status, message), std::move(headers));
 }
 
+// Whether a page of another origin has its browser ask for more than to read. Some of that browsers ask without leave, as
+// where it is text/plain; but to https and to loopback they say whose page asks, and no page can say otherwise.
+bool IsOfAnotherOrigin(const HttpRequest& request) {
+  if (request.method == "GET" || request.method == "HEAD" || request.method == "OPTIONS") return false;
+  const std::string_view site = request.Header("sec-fetch-site");
+  return site == "cross-site" || site == "same-site";
+}
+
 }  // namespace
 
 Router::Router(const HttpServer::Options& options, std::vector<HttpRoute> routes) {
@@ -72,6 +80,12 @@ std::string Router::Paths() const {
 }
 
 void Router::Handle(HttpRequest request, std::shared_ptr<HttpResponder> responder) const {
+  if (IsOfAnotherOrigin(request)) {
+    return SendError(*responder, 403,
+                     absl::StrCat(request.method, " by a page of another origin (Sec-Fetch-Site: ",
+                                  std::string(request.Header("sec-fetch-site")), "): serve that page and this API ",
+                                  "from one origin, or by a proxy that removes this header"));
+  }
   const Methods* methods = Find(request.path);
   if (methods == nullptr) {
     return SendError(*responder, 404,

@@ -15,8 +15,8 @@
 namespace swiftcache::http {
 
 /// Thread-safety: immutable. Ownership: owns the handlers.
-/// Errors: unknown path 404 (names those there are), wrong method 405 (names the ones allowed), a handler that throws
-/// 500; nothing escapes.
+/// Errors: a page of another origin that asks for more than to read 403, unknown path 404 (names those there are), wrong
+/// method 405 (names the ones allowed), a handler that throws 500; nothing escapes.
 class Router {
  public:
   Router(const HttpServer::Options& options, std::vector<HttpRoute> routes);

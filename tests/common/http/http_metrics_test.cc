@@ -56,6 +56,7 @@ TEST_F(HttpMetricsTest, ResponsesAreCountedByStatusWhoeverGivesThem) {
   EXPECT_EQ(StatusOf("GET /live HTTP/1.1\r\n\r\n"), 200);
   EXPECT_EQ(StatusOf("GET /live HTTP/1.1\r\n\r\n"), 200);
   EXPECT_EQ(StatusOf("hello\r\n\r\n"), 400);
+  EXPECT_EQ(StatusOf("POST /echo HTTP/1.1\r\nSec-Fetch-Site: cross-site\r\n\r\n"), 403);
   EXPECT_EQ(StatusOf("GET /nowhere HTTP/1.1\r\n\r\n"), 404);
   EXPECT_EQ(StatusOf("DELETE /echo HTTP/1.1\r\n\r\n"), 405);
   EXPECT_EQ(StatusOf("GET /live HTTP/1.1\r\nHos"), 408);
@@ -65,7 +66,7 @@ TEST_F(HttpMetricsTest, ResponsesAreCountedByStatusWhoeverGivesThem) {
   EXPECT_EQ(StatusOf("GET /health HTTP/1.1\r\n\r\n"), 503);
   const std::string scraped = Scrape();
   EXPECT_THAT(scraped, HasSubstr(Responses(200, 2)));
-  for (const int status : {400, 404, 405, 408, 413, 431, 500, 503}) {
+  for (const int status : {400, 403, 404, 405, 408, 413, 431, 500, 503}) {
     EXPECT_THAT(scraped, HasSubstr(Responses(status, 1)));
   }
   EXPECT_THAT(scraped, HasSubstr(kNobodyCut));
@@ -74,7 +75,7 @@ TEST_F(HttpMetricsTest, ResponsesAreCountedByStatusWhoeverGivesThem) {
 TEST_F(HttpMetricsTest, WhatHasNotHappenedYetIsZero) {
   Start();
   const std::string scraped = Scrape();
-  for (const int status : {200, 400, 404, 405, 408, 413, 429, 431, 500, 503, 504}) {
+  for (const int status : {200, 400, 403, 404, 405, 408, 413, 429, 431, 500, 503, 504}) {
     EXPECT_THAT(scraped, HasSubstr(Responses(status, 0)));
   }
 }

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "tests/common/http/http_fixture.h"
 #include "tests/fakes/idle_cpu.h"
 
@@ -56,6 +57,24 @@ TEST_F(HttpServerTest, RequestsReachTheirHandlersWhole) {
   client.SendRequest("POST", "/held", "", "X-One: 1\r\nx-ONE: 2\r\n");
   ASSERT_TRUE(held_.Get(0));
   EXPECT_EQ(held_.Request(0).Header("x-one"), "1, 2");
+}
+
+TEST_F(HttpServerTest, WhatAPageOfAnotherOriginAsksButToReadIsRefused) {
+  StartServer();
+  RawHttpClient client(server_->address());
+  const auto ask = [&client](const char* method, const std::string& header) {
+    client.SendRequest(method, "/echo", "body", "Content-Type: text/plain\r\n" + header);
+    return client.ReadResponse();
+  };
+  for (const char* site : {"cross-site", "same-site"}) {
+    const auto refused = ask("POST", absl::StrCat("Sec-Fetch-Site: ", site, "\r\n"));
+    EXPECT_EQ(refused->status, 403);
+    EXPECT_THAT(refused->body, HasSubstr(absl::StrCat("of another origin (Sec-Fetch-Site: ", site, ")")));
+    EXPECT_EQ(ask("GET", absl::StrCat("Sec-Fetch-Site: ", site, "\r\n"))->status, 200);
+  }
+  for (const char* header : {"", "Sec-Fetch-Site: same-origin\r\n", "Sec-Fetch-Site: none\r\n"}) {
+    EXPECT_EQ(ask("POST", header)->status, 200) << header;
+  }
 }
 
 TEST_F(HttpServerTest, HandlersLearnWhereARequestCameFrom) {
