@@ -109,7 +109,9 @@ absl::Status Talk(Conversation& conversation) {
     const absl::Status status = conversation.Say(*line);
     if (!status.ok() && !Typed()) return status;
     if (!status.ok()) {
-      std::cout << absl::StatusCodeToString(status.code()) << ": " << status.message() << "\n" << std::endl;
+      std::cout << absl::StatusCodeToString(status.code()) << ": " << WithoutControls(std::string(status.message()))
+                << "\n"
+                << std::endl;
     }
   }
   return absl::OkStatus();

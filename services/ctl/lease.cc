@@ -106,7 +106,7 @@ absl::Status RunRevoke(const Addresses& addresses, const std::vector<int64_t>& l
     const absl::Status status = broker.RevokeLease(lease);
     if (absl::IsNotFound(status)) {  // it may have ended since it was listed
       ended = leases.size() == 1 ? status : absl::NotFoundError("some of these leases are unknown or have ended");
-      if (leases.size() > 1) std::cerr << status.message() << std::endl;
+      if (leases.size() > 1) std::cerr << WithoutControls(std::string(status.message())) << std::endl;
       continue;
     }
     RETURN_IF_ERROR(status);
