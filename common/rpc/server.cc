@@ -95,11 +95,21 @@ class GrpcServer final : public RpcServer {
   std::once_flag stopped_;
 };
 
+const char* RemedyOf(int why) {
+  switch (why) {
+    case EACCES:
+      return "choose a port of 1024 or above";
+    case EADDRNOTAVAIL:
+      return "give one of this machine's addresses";
+    default:
+      return "stop what holds the address, or name another with --listen";
+  }
+}
+
 // gRPC does not say why it could not listen: ask the kernel the same question.
 absl::Status CannotListen(const HostPort& where) {
-  const auto error = [&where](bool may_pass, const char* why) {
-    std::string text = absl::StrCat("cannot listen on ", where.ToString(), " (--listen): ", why,
-                                    "; stop what holds the address, or name another with --listen");
+  const auto error = [&where](bool may_pass, const char* why, const char* remedy) {
+    std::string text = absl::StrCat("cannot listen on ", where.ToString(), " (--listen): ", why, "; ", remedy);
     return may_pass ? absl::UnavailableError(text) : absl::InvalidArgumentError(text);
   };
   addrinfo hints{};
@@ -107,7 +117,7 @@ absl::Status CannotListen(const HostPort& where) {
   hints.ai_flags = AI_PASSIVE;
   addrinfo* found = nullptr;
   if (const int rc = getaddrinfo(where.host.c_str(), std::to_string(where.port).c_str(), &hints, &found); rc != 0) {
-    return error(rc == EAI_AGAIN, gai_strerror(rc));
+    return error(rc == EAI_AGAIN, gai_strerror(rc), RemedyOf(EADDRNOTAVAIL));
   }
   int why = 0;
   for (const addrinfo* a = found; a != nullptr; a = a->ai_next) {
@@ -119,7 +129,7 @@ absl::Status CannotListen(const HostPort& where) {
     close(fd);
   }
   freeaddrinfo(found);
-  return error(why != EACCES, why == 0 ? "refused by gRPC" : std::strerror(why));
+  return error(why != EACCES, why == 0 ? "refused by gRPC" : std::strerror(why), RemedyOf(why));
 }
 
 void Configure(const RpcServer::Options& options, grpc::ServerBuilder& builder) {

@@ -64,7 +64,8 @@ class HfWeights final : public Weights {
     const std::string single = folder + "/model.safetensors", index = single + ".index.json";
     if (FileExists(single)) return OpenFile(single, {});
     if (!FileExists(index)) {
-      return absl::NotFoundError(absl::StrCat(folder, ": no model.safetensors and no model.safetensors.index.json"));
+      return absl::NotFoundError(absl::StrCat(folder, ": no model.safetensors and no model.safetensors.index.json: ",
+                                              "convert its weights to safetensors, or take a GGUF file of the model"));
     }
     ASSIGN_OR_RETURN(const auto shards, ReadIndex(index));
     for (const auto& [name, tensors] : shards) RETURN_IF_ERROR(OpenFile(folder + "/" + name, tensors));

@@ -41,6 +41,10 @@ bool FileExists(const std::string& path) {
 absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
   // Non-blocking, so that a named pipe is refused below instead of waited for.
   const Descriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (fd.get() < 0 && errno == EACCES) {
+    return absl::PermissionDeniedError(
+        absl::StrCat(path, ": user ", geteuid(), " may not read it: let that user read it (chmod, chown)"));
+  }
   if (fd.get() < 0) return absl::ErrnoToStatus(errno, absl::StrCat(path, ": cannot be opened"));
   struct stat info = {};
   if (fstat(fd.get(), &info) != 0) return absl::ErrnoToStatus(errno, absl::StrCat(path, ": cannot be examined"));

@@ -4,8 +4,10 @@
 #include <gmock/gmock.h>
 #include <grpcpp/client_context.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <fstream>
 #include <future>
 #include <thread>
 #include <vector>
@@ -153,6 +155,19 @@ TEST(RpcServerTest, AnAddressThatThisMachineMayYetGetIsNoMistake) {
   const absl::Status status = RpcServer::Create({.listen = "192.0.2.1:50050"}, {&broker}).status();  // RFC 5737
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(status.message()), HasSubstr("Cannot assign requested address"));
+}
+
+TEST(RpcServerTest, OfAPortThatThisUserMayNotHaveIsSaidWhichItMay) {
+  int first = 0;
+  std::ifstream("/proc/sys/net/ipv4/ip_unprivileged_port_start") >> first;
+  if (first < 2) GTEST_SKIP() << "here every user may have every port";
+  SlowBroker broker;
+  const bool root = geteuid() == 0;
+  ASSERT_EQ(root ? seteuid(65534) : 0, 0);
+  const absl::Status status = RpcServer::Create({.listen = "127.0.0.1:1"}, {&broker}).status();
+  ASSERT_EQ(root ? seteuid(0) : 0, 0);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("Permission denied; choose a port of 1024 or above"));
 }
 
 TEST(RpcServerTest, BadAddressIsRefused) {

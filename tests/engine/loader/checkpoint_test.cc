@@ -4,12 +4,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <filesystem>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "engine/backend/cpu/dequantize.h"
 #include "tests/engine/loader/gguf_builder.h"
 #include "tests/engine/loader/temp_folder.h"
@@ -84,6 +86,26 @@ TEST(CheckpointTest, GgufAndFolderOfOneModelHaveTheSameTokenizer) {
   for (size_t i = 0; i < a.tokens.size(); ++i) EXPECT_EQ(a.tokens[i], b.tokens[i]);
   EXPECT_EQ(folder.card.chat_template, gguf.card.chat_template);
   EXPECT_EQ(folder.config.rms_eps, 1e-5);
+}
+
+TEST(CheckpointTest, AFolderWithoutSafetensorsIsToldWhatToDo) {
+  const TempFolder folder;
+  folder.CopyFrom(DataPath("tiny/tiny-llama-a"));
+  std::filesystem::remove(folder.path() + "/model.safetensors");
+  ExpectError(folder.path(), absl::StatusCode::kNotFound, "convert its weights to safetensors, or take a GGUF file");
+}
+
+TEST(CheckpointTest, OfAFileThatThisUserMayNotReadTheUserIsNamed) {
+  const TempFolder folder;
+  const std::string file = folder.Write("model.gguf", "GGUF");
+  namespace fs = std::filesystem;
+  fs::permissions(folder.path(), fs::perms::owner_all | fs::perms::group_exec | fs::perms::others_exec);
+  fs::permissions(file, fs::perms::none);
+  const bool root = geteuid() == 0;
+  ASSERT_EQ(root ? seteuid(65534) : 0, 0);
+  ExpectError(file, absl::StatusCode::kPermissionDenied,
+              absl::StrCat("user ", geteuid(), " may not read it: let that"));
+  ASSERT_EQ(root ? seteuid(0) : 0, 0);
 }
 
 TEST(CheckpointTest, TwoEndOfSequenceIdsAreKept) {
