@@ -2,6 +2,8 @@
 #include "services/server_shell.h"
 
 #include <grpc/support/log.h>
+#include <netdb.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -14,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
+#include "common/rpc/address.h"
 #include "common/sync/scheduler_slice.h"
 
 namespace swiftcache::services {
@@ -36,6 +39,35 @@ void ChangeLogLevel(int step) {
 void LogOfGrpc(gpr_log_func_args* args) {
   if (CurrentLogLevel() < LogLevel::kVerbose) return;
   google::LogMessage(args->file, args->line, google::GLOG_INFO).stream() << "grpc: " << args->message;
+}
+
+bool IsLoopback(const sockaddr& address) {
+  switch (address.sa_family) {
+    case AF_INET:
+      return ntohl(reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr) >> 24 == 127;
+    case AF_INET6:
+      return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
+    default:
+      return false;
+  }
+}
+
+// Whether this machine alone reaches `address`, which is host:port.
+bool OnLoopback(const std::string& address) {
+  const absl::StatusOr<HostPort> where = HostPort::Parse(address);
+  addrinfo* found = nullptr;
+  if (!where.ok() || getaddrinfo(where->host.c_str(), nullptr, nullptr, &found) != 0) return false;
+  bool all = true;
+  for (const addrinfo* a = found; a != nullptr; a = a->ai_next) all = all && IsLoopback(*a->ai_addr);
+  freeaddrinfo(found);
+  return all;
+}
+
+void WarnIfOthersReach(const std::string& flag, const std::string& address) {
+  if (OnLoopback(address)) return;
+  LOG(WARNING) << address << " (" << flag
+               << ") is not on loopback, and no key is asked for: let only those reach it who "
+               << "may use it, as .github/SECURITY.md says";
 }
 
 bool MayPass(absl::StatusCode code) {
@@ -110,6 +142,8 @@ void RaiseFileLimit() {
 
 void PrintListening(const std::string& grpc_address, const std::string& http_address) {
   std::cout << "listening grpc=" << grpc_address << " http=" << http_address << std::endl;
+  WarnIfOthersReach("--listen", grpc_address);
+  WarnIfOthersReach("--http_listen", http_address);
 }
 
 std::string RandomId() {

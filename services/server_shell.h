@@ -52,7 +52,7 @@ void PrepareProcess();
 /// soft limit of 1,024 is there for programs that call select(2). Where it cannot be raised it stays.
 void RaiseFileLimit();
 
-/// `listening grpc=HOST:PORT http=HOST:PORT` on standard output: scripts read it.
+/// `listening grpc=HOST:PORT http=HOST:PORT` on standard output: scripts read it. The log warns of what is not on loopback.
 void PrintListening(const std::string& grpc_address, const std::string& http_address);
 
 /// 16 random hexadecimal digits: tells this process from earlier ones.

@@ -88,9 +88,8 @@ absl::Status ListenError(const std::string& listen, ErrorCode error) {
                                                "port 0 for any that is free"));
   }
   if (error == boost::system::errc::address_not_available) {  // a network that is not up yet, or an address that moves
-    return absl::UnavailableError(absl::StrCat("--http_listen=", listen,
-                                               ": this machine has no such address now; give one of its addresses, or "
-                                               "0.0.0.0 for all"));
+    return absl::UnavailableError(
+        absl::StrCat("--http_listen=", listen, ": this machine has no such address now; give one of its addresses"));
   }
   return absl::InvalidArgumentError(absl::StrCat("--http_listen=", listen, ": cannot listen there (", error.message(),
                                                  "); give one of this machine's addresses and a port it may use"));
