@@ -58,7 +58,8 @@ void SetOptions(tcp::socket& socket) {
   set(TCP_USER_TIMEOUT, kUntakenMilliseconds);
 }
 
-/// "127.0.0.1:80", "localhost:80", "[::1]:80" -> where to listen.
+/// "127.0.0.1:80", "localhost:80", "[::1]:80" -> where to listen. Of a name's addresses it is one of IPv4, if there is
+/// any: clients that try both find it, those of IPv4 alone would not find one of IPv6.
 absl::StatusOr<tcp::endpoint> Resolve(net::io_context& context, const std::string& listen) {
   const size_t colon = listen.rfind(':');
   int port = 0;
@@ -78,7 +79,9 @@ absl::StatusOr<tcp::endpoint> Resolve(net::io_context& context, const std::strin
     return absl::InvalidArgumentError(absl::StrCat("--http_listen=", listen, ": host '", host, "' has no address (",
                                                    error.message(), "); give one of this machine's addresses"));
   }
-  return found.begin()->endpoint();
+  const auto v4 =
+      std::find_if(found.begin(), found.end(), [](const auto& one) { return one.endpoint().address().is_v4(); });
+  return (v4 == found.end() ? found.begin() : v4)->endpoint();
 }
 
 absl::Status ListenError(const std::string& listen, ErrorCode error) {
