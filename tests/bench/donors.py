@@ -176,7 +176,7 @@ class Turns:
 def pauses(bench):
     """As long as one of two engines is asked the other pauses, and lends what it does not expect to want again. One computes
     hardly anything again, since its memory suffices for all conversations, or both compute most of them again."""
-    own, window = 4096, "3s"
+    own, window = 4096, f"{bench.args.phase / 2:g}s"  # a cache is kept for sixteen of them
     for case, talking in (("one has memory enough", {"donor0": 3, "chat": 10}), ("neither has", {"donor0": 10, "chat": 10})):
         alone = ("--transport=none",)
         sides = [bench.side("shares", own, (own,), window=window), bench.side("alone", own, (own,), alone, alone, window=window)]
