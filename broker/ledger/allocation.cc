@@ -16,6 +16,7 @@ namespace swiftcache::broker::ledger {
 namespace {
 
 constexpr size_t kMaxKeyBytes = 128;
+constexpr absl::Duration kHearing = absl::Seconds(1);  // by then an engine has heard of a lease that was granted to it
 constexpr int64_t kMaxLeaseOfSmallArena = int64_t{16} << 20;
 constexpr int64_t kMaxUnseenBytes = int64_t{1} << 60;  // whatever an engine says: sums with it do not overflow
 
@@ -51,8 +52,10 @@ absl::StatusOr<LeaseResponse> Allocation::Request(Member& borrower, const LeaseR
               .asked = request.want_bytes};
   const Holding& seen = table_.BorrowedBy(borrower.id);  // it holds no offers yet
   served.unseen = std::clamp<int64_t>(request.held_bytes - (seen.bytes - seen.offered_bytes), 0, kMaxUnseenBytes);
-  // Before this: what is offered, and what is granted and the borrower has not heard of.
-  const int64_t on_their_way = std::max(seen.offered_bytes, seen.bytes - request.held_bytes);
+  // Before this: what is offered, and what was granted a moment ago and the borrower has not heard of. (What it does not
+  // hold later it could not open, or has given up.)
+  const bool is_news = now - borrower.granted_at < kHearing;
+  served.on_their_way = std::max(seen.offered_bytes, is_news ? seen.bytes - request.held_bytes : 0);
   // What it holds under a name that it had before, its model's limit counts already.
   int64_t counted = 0;
   for (const PartyId party : parties_.OfInstance(borrower.engine.party.instance_id)) {
@@ -69,14 +72,17 @@ absl::StatusOr<LeaseResponse> Allocation::Request(Member& borrower, const LeaseR
   Remember(borrower, request.key, ids);
   return LeaseResponse{.leases = Alive(ids),
                        .shortage = ExplainShortage(served),
-                       .lendable_bytes = std::min(served.sources.free_bytes(), quota_left()) + on_their_way,
+                       .lendable_bytes = std::min(served.sources.free_bytes(), quota_left()) + served.on_their_way,
                        .coming_bytes = served.coming,
                        .units = std::move(served.sources.units)};
 }
 
 LeaseResponse Allocation::Again(const std::vector<LeaseId>& ids, Case& request) {
   LeaseResponse again{.leases = Alive(ids), .shortage = "", .lendable_bytes = 0, .units = {}};
-  again.lendable_bytes = std::min(request.sources.free_bytes(), request.quota);
+  int64_t told_bytes = 0;
+  for (const Lease& lease : again.leases) told_bytes += lease.num_bytes;
+  again.lendable_bytes =
+      std::min(request.sources.free_bytes(), request.quota) + std::max<int64_t>(0, request.on_their_way - told_bytes);
   if (again.leases.size() < ids.size()) again.shortage = "leases of this request have ended since";
   return again;
 }

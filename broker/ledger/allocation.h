@@ -75,6 +75,7 @@ class Allocation {
     absl::Time now;
     int64_t asked = 0, quota = 0;          // what the borrower asks for; what its model's limit leaves
     int64_t unseen = 0;                    // that the borrower holds of donors that are not here, or by another name
+    int64_t on_their_way = 0;              // to the borrower, of earlier requests
     std::map<PartyId, Stake> stakes = {};  // of members in the memory of the sources
     int64_t pool = 0;                      // what is divided
     int64_t share = 0, held = 0;           // the borrower's stake

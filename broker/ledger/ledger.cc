@@ -110,8 +110,10 @@ absl::Status Ledger::ReportLease(const Party& who, const Lease& lease, absl::Tim
   ASSIGN_OR_RETURN(Member * member, members_.Require(who));
   const Record* known = table_.Find(lease.id);
   const bool answers = known != nullptr && !known->lease.epoch.has_value();
+  Member* const borrower = answers ? members_.Find(known->borrower) : nullptr;
   RETURN_IF_ERROR(claims_.Hear(*member, lease, now));
   if (answers) member->answered_at = now;
+  if (borrower != nullptr && lease.state == LeaseState::kGranted) borrower->granted_at = now;
   return absl::OkStatus();
 }
 

@@ -33,6 +33,7 @@ struct Member {
   Engine engine;
   absl::Time here_since;                                 // it was not here before
   absl::Time answered_at = absl::InfinitePast();         // an offer, last
+  absl::Time granted_at = absl::InfinitePast();          // as a borrower: a lease, last
   absl::Time silent_until = absl::InfinitePast();        // it let an offer pass unanswered: others are asked first
   std::map<std::string, std::vector<LeaseId>> requests;  // by key: what a retry gets
   std::deque<std::string> request_order;                 // oldest first

@@ -51,6 +51,10 @@ TEST_F(LedgerTest, WhatWasOfferedBeforeIsStillToCome) {
     ASSERT_TRUE(answer.ok());
     EXPECT_EQ(answer->lendable_bytes, std::max<int64_t>(0, 160 - held) * kBlock) << "granted, and not heard of by it";
   }
+  const LeaseRequest again = {.key = "holds 0", .want_bytes = kBlock, .held_bytes = 0};
+  EXPECT_EQ(ledger_->RequestLease(PartyOf("chat"), again, now_)->lendable_bytes, 160 * kBlock) << "asked again";
+  now_ += absl::Seconds(1);
+  EXPECT_EQ(ledger_->RequestLease(PartyOf("chat"), again, now_)->lendable_bytes, 0) << "it could not open them";
 }
 
 TEST_F(LedgerTest, BlocksOfOtherBytesAreReadAsWholeUnitsOnPageBorders) {
