@@ -68,8 +68,12 @@ void BorrowerSide::Opened(LeaseId id, const absl::StatusOr<transport::LeaseView>
   const auto open = views_.find(id);
   if (view.ok() && open != views_.end()) open->second = *view;  // else it was closed meanwhile
   borrower_.Opened(id, view.ok(), now);
-  opening_fails_ = !view.ok();
-  if (view.ok()) fruitless_interval_ = options_.min_request_interval;
+  if (view.ok()) {
+    opening_fails_ = false;
+    fruitless_interval_ = options_.min_request_interval;
+  } else if (!absl::IsPermissionDenied(view.status())) {  // with that a donor refuses what it has taken back meanwhile
+    opening_fails_ = true;
+  }
   if (!view.ok()) LOG(WARNING) << "lease " << id << " could not be opened: " << view.status();
 }
 

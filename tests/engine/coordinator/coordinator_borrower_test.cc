@@ -395,6 +395,19 @@ TEST_F(AskedInVainTest, WhileLeasesComeAndCannotBeOpenedWhoWaitsAsksLessAndLessO
   EXPECT_EQ(NumRequests(number + 1, 5), 1) << "one is open";
 }
 
+TEST_F(AskedInVainTest, ALeaseThatItsDonorHasTakenBackMeanwhileSaysNothingOfTheNext) {
+  Start({.min_request_interval = absl::Seconds(1), .max_request_interval = absl::Seconds(4)});
+  for (int number = 1; number <= 4; ++number) {
+    WishAfter(absl::Seconds(1), 5);
+    ASSERT_EQ(NumRequests(number, 5), 1) << number;
+    Answer({.offered_bytes = 4 * kBlockBytes});
+    coordinator_->OnLease(Taken(number));
+    ASSERT_TRUE(transport_.log().WaitFor(absl::StrCat("Open ", number)));
+    coordinator_->OnOpened(kv::LeaseId(number), absl::PermissionDeniedError("it is not granted"));
+    Settle();
+  }
+}
+
 TEST_F(AskedInVainTest, WhoIsRegisteredAnewAsksAsIfThereHadBeenNoShortage) {
   AskInVain();
   coordinator_->OnTerms({});
