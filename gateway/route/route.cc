@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <map>
-#include <tuple>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -51,18 +50,18 @@ absl::StatusOr<size_t> PickEngine(const ModelView& model, const Tokens& tokens, 
     return std::min(tokens.answer, engine.max_model_len_tokens - tokens.prompt);
   };
   std::vector<size_t> usable;  // in the order in which equals are taken
-  int64_t most_room = 0;
   for (size_t k = 0; k < model.engines.size(); ++k) {
     const size_t i = (first % model.engines.size() + k) % model.engines.size();
-    if (!Usable(model.engines[i], tokens.prompt, tried)) continue;
-    usable.push_back(i);
-    most_room = std::max(most_room, room(model.engines[i]));
+    if (Usable(model.engines[i], tokens.prompt, tried)) usable.push_back(i);
   }
+  const auto suspect = [&model](size_t i) { return model.engines[i].suspect; };
+  if (!std::ranges::all_of(usable, suspect)) std::erase_if(usable, suspect);
+  int64_t most_room = 0;
+  for (const size_t i : usable) most_room = std::max(most_room, room(model.engines[i]));
   const int64_t step = std::max<int64_t>(1, CeilDiv(most_room, kCutSteps));
-  // Less is better: first whether it may be dead, then what would be cut off.
+  // Less is better: first what would be cut off.
   const auto cost = [&](size_t i) {
-    const EngineView& engine = model.engines[i];
-    return std::tuple(engine.suspect, (most_room - room(engine)) / step, Load(engine));
+    return std::pair((most_room - room(model.engines[i])) / step, Load(model.engines[i]));
   };
   const auto best = std::ranges::min_element(usable, {}, cost);
   if (best != usable.end()) return *best;

@@ -75,7 +75,7 @@ TEST_F(RouteTest, AnAnswerIsNotCutOffWhereAnotherEngineHasRoomForIt) {
 }
 
 TEST_F(RouteTest, WhereARequestFailedOfLateTheNextGoesOnlyIfThereIsNoOtherEngine) {
-  Add("failed", 0, fleet::EngineState::kReady, 1000);
+  Add("failed", 0, fleet::EngineState::kReady, 10'000);
   Add("busy", 9, fleet::EngineState::kReady, 100);
   EXPECT_EQ(Pick({}, 10, 900), "failed");
   model_.engines[0].suspect = true;
@@ -83,6 +83,9 @@ TEST_F(RouteTest, WhereARequestFailedOfLateTheNextGoesOnlyIfThereIsNoOtherEngine
   EXPECT_EQ(Pick({}, 100), "failed");
   model_.engines[1].suspect = true;
   EXPECT_EQ(Pick({}, 10), "failed");
+  model_.engines[1].suspect = false;
+  Add("short", 0, fleet::EngineState::kReady, 50);
+  EXPECT_EQ(Pick({}, 10, 9000), "busy") << "the room of who is not asked is no measure: 40 is far less than 90";
 }
 
 TEST_F(RouteTest, ALittleMoreRoomForTheAnswerIsNotWorthAQueue) {
