@@ -302,6 +302,7 @@ void CompletionHandler::GiveUp() {
   phase_ = Phase::kOver;
   early_.clear();
   answers_.clear();
+  for (Prompt& prompt : prompts_) std::string().swap(prompt.echo);
   held_.Reset();
 }
 
