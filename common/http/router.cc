@@ -14,6 +14,7 @@ namespace swiftcache::http {
 namespace {
 
 constexpr char kJson[] = "application/json";
+constexpr char kLive[] = "/live", kHealth[] = "/health", kMetrics[] = "/metrics";  // built in
 
 HttpHandler Fixed(int status, std::string body) {
   return [status, body](HttpRequest, std::shared_ptr<HttpResponder> responder) {
@@ -49,9 +50,9 @@ bool IsOfAnotherOrigin(const HttpRequest& request) {
 }  // namespace
 
 Router::Router(const HttpServer::Options& options, std::vector<HttpRoute> routes) {
-  exact_["/live"]["GET"] = Fixed(200, R"({"status":"alive"})");
-  exact_["/health"]["GET"] = Health(options.ready);
-  exact_["/metrics"]["GET"] = MetricsText(options.metrics);
+  exact_[kLive]["GET"] = Fixed(200, R"({"status":"alive"})");
+  exact_[kHealth]["GET"] = Health(options.ready);
+  exact_[kMetrics]["GET"] = MetricsText(options.metrics);
   for (HttpRoute& route : routes) {
     const bool is_prefix = absl::EndsWith(route.path, "/*");
     if (is_prefix) route.path.pop_back();
@@ -61,7 +62,7 @@ Router::Router(const HttpServer::Options& options, std::vector<HttpRoute> routes
 
 bool Router::IsBuiltIn(const HttpRequest& request) {
   return (request.method == "GET" || request.method == "HEAD") &&
-         (request.path == "/live" || request.path == "/health" || request.path == "/metrics");
+         (request.path == kLive || request.path == kHealth || request.path == kMetrics);
 }
 
 const Router::Methods* Router::Find(const std::string& path) const {
