@@ -7,7 +7,7 @@
 //   kQuadBytes             codes of a quad of inputs for all outputs
 //   Weights                codes of a quad of inputs for kLanes outputs
 //   Load(quad, half, step, zero)   outputs half * 16 + step * kLanes onwards
-//   StoreCodes(codes, p)   Weights of 5 and 6 bits; OfBytes loads them again, as it does 8 bits
+//   StoreCodes(codes, p)   Weights of less than 8 bits; OfBytes loads them again, as it does 8 bits
 //   Vector, Broadcast(inputs)   four codes, to all lanes
 //   Sum                    integer sums of kLanes outputs: Begin(start), Dot(sum, weights, inputs), End(sum, start)
 //   kQuads                 how many Weights and Vectors Dot takes

@@ -45,6 +45,7 @@ absl::Status Linear::Reserve(int64_t rows, int64_t cols) {
   cols = std::max(cols, max_cols_);
   ASSIGN_OR_RETURN(shared_, HostMemory::Allocate(rows * PreparedRowBytes(cols)));
   ASSIGN_OR_RETURN(private_, HostMemory::Allocate(pool_.threads() * kPrivateRows * PreparedRowBytes(cols)));
+  // Elements of a row are no less than bf16: as bytes, and scales behind them, a panel takes less.
   ASSIGN_OR_RETURN(unpacked_, HostMemory::Allocate(pool_.threads() * PadToPanel(cols) * kPanelCols * InputBytes()));
   ASSIGN_OR_RETURN(row_, HostMemory::Allocate(pool_.threads() * PadToPanel(cols) * int64_t{sizeof(float)}));
   max_rows_ = rows;

@@ -111,8 +111,9 @@ struct QuantizedGemm {
   const std::byte* b = nullptr;
   int64_t blocks = 0;
   QuantizedLayout layout;
-  void* scratch = nullptr;  // [blocks * layout.inputs][32] elements of a, or bytes where `int8`; at a multiple of 64
-  float* c = nullptr;       // f32 [rows][ldc]
+  // At a multiple of 64: [blocks * layout.inputs][32] elements of a, or bytes where `int8`, and behind them f32 [blocks][64].
+  void* scratch = nullptr;
+  float* c = nullptr;  // f32 [rows][ldc]
   int64_t ldc = 0;
   int64_t rows = 0;
   const float* bias = nullptr;  // f32 [32] or nothing
