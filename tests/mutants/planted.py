@@ -24,7 +24,7 @@ END_READS = '  if (sharing_) sharing_->borrowing().EndReads(outcome->lost);\n'
 NOTE_LOST = '  departures_.NoteLost(lost);\n'
 FINISH_REGIONS = '  if (!taken.empty()) FinishRegions();\n'
 FENCE = '  actions_.emplace_back(Fence{entry.lease.id});\n'
-TAKE_BACK = '  TakeBackExtent(entry, fenced, now);\n'
+TAKE_BACK = '  TakeBackExtent(entry, fenced);\n'
 COMMIT = '  scheduler_.Commit(plan);\n'
 
 BUGS = [
@@ -36,8 +36,8 @@ BUGS = [
     Bug('memory is taken back before the fence', 'engine/lease/donor.cc', ((FENCE + TAKE_BACK, TAKE_BACK + FENCE),),
         'engine_lease_test'),
     Bug('memory of a grant that came too late is taken back before the fence', 'engine/lease/donor.cc',
-        (('    actions_.emplace_back(Fence{id});\n    return EndUngranted(*entry, /*cleared=*/true, entry->why, now);\n',
-          '    EndUngranted(*entry, /*cleared=*/true, entry->why, now);\n    actions_.emplace_back(Fence{id});\n    return;\n'),),
+        (('    actions_.emplace_back(Fence{id});\n    return EndUngranted(*entry, /*cleared=*/true, entry->why);\n',
+          '    EndUngranted(*entry, /*cleared=*/true, entry->why);\n    actions_.emplace_back(Fence{id});\n    return;\n'),),
         'engine_lease_test'),
     Bug('a step is committed before its leases are checked', 'engine/exec/step_loop.cc',
         ((END_READS, ''), (COMMIT, COMMIT + END_READS)), 'engine_exec_test', 'Sharing*'),
