@@ -65,7 +65,8 @@ run='' shm='' pids=() names=() clients=()  # names: by process id
 export no_proxy=127.0.0.1  # all that follows is on loopback, where http_proxy is of no use to curl
 keep_logs() {
   local kept=build/quickstart-logs
-  { rm -rf $kept && mkdir -p $kept && cp "$run"/*.log $kept/; } 2>/dev/null || return 0  # nothing has started
+  [ -n "$run" ] && compgen -G "$run/*.log" >/dev/null || return 0  # nothing has started: an earlier run's stay
+  { rm -rf $kept && mkdir -p $kept && cp "$run"/*.log $kept/; } 2>/dev/null || return 0
   echo "quickstart: all logs are in $PWD/$kept" >&2 || true
 }
 finish() {

@@ -42,7 +42,13 @@ def environment(binaries, tmp_path, usual_ports):
 
 
 def quickstart(environment, *args, cwd=ROOT, timeout=600):
-    return subprocess.run([SCRIPT, *args], capture_output=True, text=True, env=environment, cwd=cwd, timeout=timeout)
+    with subprocess.Popen([SCRIPT, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=cwd) as run:
+        try:
+            out, err = run.communicate(timeout=timeout)
+        except BaseException:
+            run.terminate()  # it ends its servers, which nobody else does
+            raise
+    return subprocess.CompletedProcess(run.args, run.returncode, out, err)
 
 
 def blocks(output, pattern):
