@@ -34,7 +34,7 @@ const char kFinishedHelp[] =
     "Continuations that ended, by why; abort: by the client, or cut as the engine ended; those with errors left out";
 const char kStarved[] = "swiftcache_requests_starved_total";
 const char kStarvedHelp[] =
-    "Requests that waited in vain for memory that others lend: refused, or cut at what there was";
+    "Requests that ended for want of memory that others lend: refused, or continuations cut at what there was";
 const char kSource[] = "swiftcache_prompt_tokens_by_source_total";
 const char kSharing[] = "swiftcache_sharing_tokens_total";
 const char kSharingHelp[] =
@@ -93,7 +93,8 @@ EngineMetrics::EngineMetrics(Metrics& m, const Geometry& geometry)
       generation_length_(
           m.Histogram("swiftcache_request_generation_tokens", "Length of continuations", kLengthBuckets)),
       step_seconds_(m.Histogram("swiftcache_step_seconds",
-                                "Time that a step computed, with all of it that was cut short", kKvBuckets)),
+                                "Time that a step computed, with the parts before it that it goes on from",
+                                kKvBuckets)),
       step_sequences_(m.Histogram("swiftcache_step_sequences", "Sequences in a step", kSequenceBuckets)),
       step_tokens_(m.Histogram("swiftcache_step_tokens", "Tokens computed in a step", kLengthBuckets)),
       prompt_tokens_{m.Counter("swiftcache_prompt_tokens_total", "Prompt tokens of continuations that got a token"),

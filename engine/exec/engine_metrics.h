@@ -47,7 +47,7 @@ class EngineMetrics {
   void Reclaimed(absl::Duration since_needed);
   /// A step read KV of leases where it lies.
   void ReadInPlace(int64_t bytes);
-  /// A step that has its tokens, with all its `time`: also of the tries before that were cut short.
+  /// A step that has its tokens, with all its `time`: also of the parts before that were cut short and it goes on from.
   void Computed(absl::Duration time, const sched::StepPlan& plan);
   /// A try of a step that has none, as a lease had to be dealt with first.
   void CutShort();

@@ -71,7 +71,7 @@ class StepMeter {
   const transport::Transport* const transport_;
   const LayerStreamer* const streamer_;
   absl::Time begin_, computed_;
-  absl::Duration step_time_;  // of the latest step, with all of it that was cut short
+  absl::Duration step_time_;  // of the latest step, with the parts before it that it goes on from
   Moved before_;
   struct Measured {
     absl::Time end;
