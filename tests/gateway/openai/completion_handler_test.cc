@@ -146,6 +146,7 @@ TEST_F(CompletionHandlerTest, WhatIsEchoedOfIdsIsLimitedByItsTextInAllAnswers) {
   EXPECT_NE(responder_->written.find("echo is true with 12 bytes in all answers, wants at most 11"), std::string::npos);
   EXPECT_TRUE(relay_.WaitForCall(1)->cancelled());
   EXPECT_TRUE(relay_.WaitForCall(2)->cancelled());
+  for (int i = 0; i < 3; ++i) relay_.WaitForCall(i)->End(absl::CancelledError("the engine has heard"));
 }
 
 // Of which two do not fit into the budget: a token stands twice in the JSON.
