@@ -145,11 +145,15 @@ void RelayMetrics::Serves(const std::string& model_name, const std::string& engi
 void RelayMetrics::ReadyEngines(const std::map<std::string, int64_t>& by_model, absl::Time now) {
   absl::MutexLock lock(&mutex_);
   for (const auto& [model_name, ready] : by_model) {
-    Served is_new{metrics_.OptionalGauge("swiftcache_gateway_model_engines",
-                                         "READY engines of a model; 0 for a day after its last one was gone.",
-                                         {{"model_name", model_name}}),
-                  now};
-    served_.try_emplace(model_name, std::move(is_new)).first->second.last = now;
+    auto known = served_.find(model_name);
+    if (known == served_.end()) {
+      Served is_new{metrics_.OptionalGauge("swiftcache_gateway_model_engines",
+                                           "READY engines of a model; 0 for a day after its last one was gone.",
+                                           {{"model_name", model_name}}),
+                    now};
+      known = served_.emplace(model_name, std::move(is_new)).first;
+    }
+    known->second.last = now;
   }
   for (auto model = served_.begin(); model != served_.end();) {
     const auto next = std::next(model);
