@@ -68,10 +68,10 @@ void LeaseMetrics::NoteRequest(const std::string& borrower, const ledger::LeaseR
   if (!answer.leases.empty() && !answer.units.empty()) scale_down_.Increment();
   for (const ledger::PairUnit& pair : answer.units) {
     const std::string description = Describe(pair.unit);
-    auto known = units_.find({pair.donor, borrower});
-    if (known != units_.end() && known->second.told == description) continue;
-    if (known == units_.end())
-      known = units_.emplace(std::pair(pair.donor, borrower), NewUnit(pair.donor, borrower)).first;
+    const std::pair names(pair.donor, borrower);
+    auto known = units_.find(names);
+    if (known == units_.end()) known = units_.emplace(names, NewUnit(pair.donor, borrower)).first;
+    if (known->second.told == description) continue;
     known->second.told = description;
     LOG(INFO) << "donor " << pair.donor << " and borrower " << borrower << ": " << description;
     const elastic::ElasticUnit unit = pair.unit.ok() ? *pair.unit : elastic::ElasticUnit{};
