@@ -5,6 +5,7 @@
 
 #include <deque>
 #include <memory>
+#include <string>
 
 #include "common/http/http_server.h"
 #include "tests/common/http/http_fixture.h"
@@ -23,6 +24,17 @@ class HttpFullTest : public HttpFixture {
     busy_ = std::make_unique<RawHttpClient>(server_->address());
     busy_->SendRequest("POST", "/held");
     ASSERT_TRUE(held_.Get(0));
+  }
+  /// Of a GET, once the server has seen that there is room; 503: it does not see it.
+  int StatusOnceThereIsRoom(const std::string& path) {
+    int status = 503;
+    for (const absl::Time give_up = absl::Now() + absl::Seconds(20); status == 503 && absl::Now() < give_up;) {
+      RawHttpClient client(server_->address());
+      client.SendRequest("GET", path);
+      const auto response = client.ReadResponse();
+      status = response ? response->status : 503;
+    }
+    return status;
   }
   std::unique_ptr<RawHttpClient> busy_;
 };
@@ -47,14 +59,7 @@ TEST_F(HttpFullTest, AConnectionTooManyIsToldSoAndTheOthersAreServed) {
   }
   first_answer->Send(200, "text/plain", "", {});
   EXPECT_EQ(first.ReadResponse()->status, 200);
-  int status = 503;  // until the server has seen that there is room
-  for (const absl::Time give_up = absl::Now() + absl::Seconds(20); status == 503 && absl::Now() < give_up;) {
-    RawHttpClient next(server_->address());
-    next.SendRequest("GET", "/echo");
-    const auto response = next.ReadResponse();
-    status = response ? response->status : 503;
-  }
-  EXPECT_EQ(status, 200);
+  EXPECT_EQ(StatusOnceThereIsRoom("/echo"), 200);
   second_answer->Send(200, "text/plain", "", {});
   EXPECT_EQ(second.ReadResponse()->status, 200);
 }
@@ -115,14 +120,7 @@ TEST_F(HttpFullTest, WhoSaysNothingIsRefusedSoonAndThenThereIsRoomForOthers) {
   for (int i = 0; i < 16; ++i) silent.emplace_back(server_->address());
   EXPECT_EQ(silent.front().ReadResponse()->status, 503);
   for (RawHttpClient& client : silent) client.Close();
-  int status = 503;
-  for (const absl::Time give_up = absl::Now() + absl::Seconds(20); status == 503 && absl::Now() < give_up;) {
-    RawHttpClient client(server_->address());
-    client.SendRequest("GET", "/metrics");
-    const auto response = client.ReadResponse();
-    status = response ? response->status : 503;
-  }
-  EXPECT_EQ(status, 200);
+  EXPECT_EQ(StatusOnceThereIsRoom("/metrics"), 200);
 }
 
 TEST_F(HttpFullTest, BeyondThoseEveryoneIsRefused) {
