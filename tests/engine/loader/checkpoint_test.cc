@@ -112,12 +112,18 @@ TEST(CheckpointTest, TwoEndOfSequenceIdsAreKept) {
   EXPECT_THAT(Open(DataPath("ok/hf-config-new")).config.eos_ids, ElementsAre(2, 0));
 }
 
+// Of six tokens; the fifth joins the second and the third.
+GgufBuilder GgufOfTokens(const std::vector<std::string>& tokens, const std::vector<int32_t>& types) {
+  GgufBuilder builder = TinyGguf("llama");
+  builder.SetStrings("tokenizer.ggml.tokens", tokens);
+  builder.SetArray<int32_t>("tokenizer.ggml.token_type", 5, types);
+  builder.SetStrings("tokenizer.ggml.merges", {"a b"});
+  return builder;
+}
+
 // Older conversions: the end of a sequence is typed normal (1), that of a turn user-defined (4).
 TEST(CheckpointTest, TokensThatEndAnAnswerAreControlTokensWhateverTheFileSays) {
-  GgufBuilder builder = TinyGguf("llama");
-  builder.SetStrings("tokenizer.ggml.tokens", {"</s>", "a", "b", "<|eot|>", "ab", "<|x|>"});
-  builder.SetArray<int32_t>("tokenizer.ggml.token_type", 5, {1, 1, 1, 4, 1, 4});
-  builder.SetStrings("tokenizer.ggml.merges", {"a b"});
+  GgufBuilder builder = GgufOfTokens({"</s>", "a", "b", "<|eot|>", "ab", "<|x|>"}, {1, 1, 1, 4, 1, 4});
   builder.Set("tokenizer.ggml.eot_token_id", uint32_t{3});
   const TempFolder folder;
   const TokenizerSpec spec = Open(folder.Write("old.gguf", builder.Bytes())).card.tokenizer;
@@ -129,19 +135,14 @@ TEST(CheckpointTest, TokensThatEndAnAnswerAreControlTokensWhateverTheFileSays) {
 
 // As in Qwen's files, whose ids name the end of a turn alone, though generation_config.json has both.
 TEST(CheckpointTest, ControlTokensOfKnownSpellingsEndAnAnswerToo) {
-  GgufBuilder builder = TinyGguf("llama");
-  builder.SetStrings("tokenizer.ggml.tokens", {"<|im_end|>", "a", "b", "<|endoftext|>", "ab", "<|eom_id|>"});
-  builder.SetArray<int32_t>("tokenizer.ggml.token_type", 5, {3, 1, 1, 3, 1, 1});
-  builder.SetStrings("tokenizer.ggml.merges", {"a b"});
+  const GgufBuilder builder =
+      GgufOfTokens({"<|im_end|>", "a", "b", "<|endoftext|>", "ab", "<|eom_id|>"}, {3, 1, 1, 3, 1, 1});
   const TempFolder folder;
   EXPECT_THAT(Open(folder.Write("qwen.gguf", builder.Bytes())).config.eos_ids, ElementsAre(0, 3));
 }
 
 TEST(CheckpointTest, UserDefinedTokensOfKnownSpellingsEndAnAnswerToo) {
-  GgufBuilder builder = TinyGguf("llama");
-  builder.SetStrings("tokenizer.ggml.tokens", {"</s>", "a", "b", "<|im_end|>", "ab", "<|im_start|>"});
-  builder.SetArray<int32_t>("tokenizer.ggml.token_type", 5, {3, 1, 1, 4, 1, 4});
-  builder.SetStrings("tokenizer.ggml.merges", {"a b"});
+  const GgufBuilder builder = GgufOfTokens({"</s>", "a", "b", "<|im_end|>", "ab", "<|im_start|>"}, {3, 1, 1, 4, 1, 4});
   const TempFolder folder;
   const Checkpoint model = Open(folder.Write("chatml.gguf", builder.Bytes()));
   EXPECT_THAT(model.config.eos_ids, ElementsAre(0, 3));
