@@ -147,7 +147,8 @@ class BlockPool {
   std::optional<RegionId> RegionWithRoom(RegionId leaving) const {
     return rooms_.OldestOfOthers(region(leaving).lender);
   }
-  /// Whether there is one where `leaving` could go, were there room.
+  /// A refuge of what leaves a lease: a lease of another lender that does not drain (the same lender may want its next
+  /// lease back, too). Whether there is one, with room or without.
   bool HasRefuge(RegionId leaving) const { return rooms_.HasOthers(region(leaving).lender); }
   bool IsRefuge(RegionId id, RegionId leaving) const {
     return id != kLocalRegion && !region(id).draining && region(id).lender != region(leaving).lender;

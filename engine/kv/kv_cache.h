@@ -31,10 +31,12 @@
 
 namespace swiftcache::engine::kv {
 
-/// New KV is written to the own arena only. Where that runs short: while memory is lent, what the
-/// cache has beyond what is worth keeping (KeepCached) is evicted, then what is lent is asked back; then the coldest
-/// committed blocks are spilled to leases with room; when those are full the least recently used leaves are evicted,
-/// wherever they lie; after that there is no room. Without leases, and with nothing lent, it is a plain LRU cache.
+/// New KV is written to the own arena only. Where that runs short:
+///   - while own memory is lent: evicts what is beyond KeepCached, then waits for lent memory (TakeNeed);
+///   - else spills the coldest committed blocks to leases with room; where these are full, evicts the least recently
+///     used leaves, wherever they lie;
+///   - where neither gives room: Growth::kNoRoom.
+/// Without leases, and with nothing lent, it is a plain LRU cache.
 ///
 /// Without prefix caching nothing is committed, hence nothing spilled.
 ///

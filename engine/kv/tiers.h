@@ -62,10 +62,10 @@ class Tiers {
   virtual bool FinishMove(const Move& move) = 0;
   virtual void AbortMove(const Move& move) = 0;
 
-  /// Blocks that it would like to lease beyond what it has: evictions are near or happened since the last call, or a
-  /// sequence waits for more than there is. A level, not an increment. `margin`: what is taken away before a wish is
-  /// granted; a sequence that needs leases needs so much more, but no more than as much again (or who asks for more, and
-  /// has it taken away, would ask for ever more).
+  /// How many more leased blocks would be of use now: own memory and leases are nearly full, blocks were evicted since
+  /// the last call, or a sequence waits for more than there is. The whole amount, not an addition to the last answer.
+  /// `margin`: what donors may take back before the wish is granted. A sequence that needs leases asks for so much
+  /// more, at most for as much again as it needs beyond own memory: else each revocation would enlarge the next wish.
   virtual int64_t TakeLeaseWish(int64_t margin) = 0;
   /// How many blocks leases may come to, in all: what does not fit into these and the own arena can never run. And how
   /// many more may be leased: while there are some, none is evicted ahead of the need.
@@ -86,15 +86,15 @@ class Tiers {
   /// Moves that begin or end in it, and those that begin there.
   virtual int64_t num_moves_of(RegionId id) const = 0;
   virtual int64_t num_moves_from(RegionId id) const = 0;
-  /// Of the idle blocks there that do not move, how many a prompt has found since they were computed, or is expected to:
-  /// who came again comes once more, so what goes on from the end of what was found is expected to be, all that was
-  /// computed while most of it was asked for again (AskedAgain), and what a sequence had that waits to be computed
-  /// again. None where there is neither own memory that is free nor a lease of somebody else.
+  /// Of the idle blocks there that do not move, those that are asked for: a prompt has found them; or is expected to,
+  /// since their sequence went on from cached blocks, or most of what is computed is asked for again (AskedAgain); or
+  /// their sequence waits to be computed again. Without another lender's lease to go to, at most as many as own places
+  /// are free above the watermark.
   virtual int64_t WorthSaving(RegionId id) const = 0;
-  /// How much of what lies there was used lately, in thousandths: of its places, each counts 1 if its block has just
-  /// been used, 1/2 after as many uses (a sequence takes a block, or lets go of its last one) as there are blocks in
-  /// all, 1/3 after twice as many, and so on; double if the block is in use, or counts for WorthSaving. It costs a look
-  /// at each.
+  /// How much of what lies there was used lately, 0 to 2000:
+  /// 1000 / places of the lease * sum over its blocks of weight * all / (all + age).
+  /// `age`: uses of any block since this one's last, 0 while it is in use. `all`: places of own memory and leases.
+  /// `weight`: 2 in use or asked for, else 1. Costs a look at each place.
   virtual int64_t Heat(RegionId id) const = 0;
   /// BlockPool's.
   virtual bool TakeUse(RegionId id) = 0;
