@@ -43,9 +43,9 @@ namespace swiftcache::engine::coordinator {
 /// they stay at home (kv::Tiers::RegionDraining). All of this saves time, not results: a reader that were missed here
 /// would still see the generation changed.
 ///
-/// A drain that is announced waits for one step at most, since Begin refuses until the loop has handled it, also where
-/// it is the second of its lease; and for that only if it reads the lease, or the lease is held (it is cut short then
-/// where that helps, exec::Urgency), or if a copy out of the lease began before it.
+/// An announced drain waits for at most one step, since Begin refuses until the loop has handled it (a second drain of
+/// the same lease, too). It waits only if the step reads the lease, if the lease is in `held` (the step is then cut
+/// short where that helps: exec::Urgency), or if a copy out of the lease began before it.
 ///
 /// `held`: leases where sequences that the step does not compute have blocks, or which are worth cutting the step
 /// (exec::Borrowing). They are left to the loop, which may save what lies there; Take takes them too, for when that comes

@@ -32,9 +32,9 @@ class Starvation {
     LiveRequest* request;
     std::vector<Continuation*> continuations = {};
   };
-  /// Before each plan, and at next_look. `refusals`: how many times those who wait were told that there is nothing for
-  /// them, so far; where these `are_final`, who takes what there is, has a token, and does not fit into what there is, waits
-  /// for one and no longer.
+  /// Before each plan, and at next_look. `refusals`: how many times so far those who wait were told that there is
+  /// nothing for them. `are_final`: nothing is on its way either; then a continuation without max_tokens that has a
+  /// token and does not fit ends, if it was refused since it began to starve, without waiting for `patience`.
   std::vector<Ended> Look(int64_t refusals, bool are_final);
   /// At the last look, or had starved and not made up for it.
   bool any_starves() const { return any_starved_; }

@@ -24,14 +24,15 @@
 
 namespace swiftcache::engine::exec {
 
-/// Lease traffic is a borrower's store copied into the own arena, or a borrower's word that it has read
-/// (TransportStats: received_bytes, borrowers_read); how much does not matter. Readers give word after each layer and
-/// after each copy. All steps that begin within 20 ms are under traffic where there was some between the begin of the
-/// first and the end of the last: judged one by one, steps would be taken for slow because of traffic where they only
-/// were more likely to see some because they were slow. Of the decodes among them four speak for all, and for the time
-/// of all: what slows one of them mostly slows all. Steps of 20 ms and more stand alone; there this bias is about the square of their scatter, 1
-/// point at 10 %. Steps that themselves read leases, store to them or were cut short say nothing about interference and
-/// are left out.
+/// Compares steps under lease traffic with steps without. Traffic: a borrower's store copied in here, or a borrower's
+/// word that it has read (TransportStats: received_bytes, borrowers_read), however much; readers give word after each
+/// layer and copy.
+///
+/// Steps are judged in groups: all that begin within 20 ms are under traffic if there was any from the first one's
+/// begin to the last one's end. Judged singly, a slow step would see more traffic because it is slow, and traffic would
+/// seem to slow it. Of a group's decodes four stand for all, since what slows one mostly slows all. A step of 20 ms or
+/// more is a group of its own, where this bias remains: about the square of the scatter, 1 point at 10 %. Left out:
+/// steps that read leases, store to them, or were cut short.
 ///
 /// Thread-safety: none, but for Publish; the step loop owns it. Ownership: borrows what is handed in. Errors: none.
 /// Cost: a few microseconds a step.

@@ -150,12 +150,12 @@ class Donor {
   void Revoke(kv::LeaseId id, const std::string& why, absl::Time now, Ending ending = Ending::kBroker);
   /// How borrowers weigh against each other, by instance, as the broker saw it last; it says so beforehand.
   void SetWeights(const std::map<std::string, int64_t>& weights) { weights_ = weights; }
-  /// Gets `blocks` back without the broker's advice, from whom it would advise: revokes the coldest lease, by what its
-  /// borrower said last, of who has the most bytes per weight, and so on, until those that are on their way back, older
-  /// revocations included, add up to `blocks`; of those it hastens as many as that takes. Among leases as cold the
-  /// innermost (lowest first block) goes; one that nobody has opened is the coldest, and one of which nothing was said
-  /// yet the hottest. Whom the broker has not weighed yet weighs as much as anybody. (Leases still being cleared do not
-  /// count: the loop takes their blocks back before it states a need.)
+  /// A need of `blocks`, without the broker's advice: revokes leases until what is on its way back, older revocations
+  /// included, adds up to it, and hastens as many of the older ones as that takes. Next is always the borrower with the
+  /// most bytes per weight (SetWeights; one without a weight counts as the heaviest), and of its leases the coldest by
+  /// its last word: one that nobody has opened comes first, one of which nothing was said yet last; among equals the
+  /// innermost (lowest first block). Leases that are still being cleared do not count: the loop takes their blocks back
+  /// before it states a need.
   void NeedBack(int64_t blocks, absl::Time now);
   /// The broker's response to ScaleUp: as many blocks as these leases have from each of their borrowers, which are on
   /// their way back already or else come from its leases in the order of NeedBack.

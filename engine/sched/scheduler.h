@@ -64,13 +64,14 @@ struct StepPlan {
 /// runs from owned memory: it attaches nothing that lies in a lease and its blocks are not spilled. If it is too long for
 /// that, it goes on with leases, until it IsExhausted: whoever owns the sequences ends it then.
 ///
-/// Progress: the running sequence served first is offered room before anybody else in each plan, also where it is left
-/// out; who comes and is more urgent than a prompt is served before it from then on. Either it gets a token or more, in
-/// every other step that is computed at least; or it waits for room on its way, which comes: a move ends, lent memory is fenced by its deadline; or everybody else has given way and own memory and
-/// leases, less than when it was admitted, cannot hold it: then it gives its blocks back and waits, while others run,
-/// until they can. Alone it fits, if it fits at all: all of its blocks but the last can be spilled, all idle ones
-/// evicted. Who fits into owned memory alone loses blocks at most kMaxLosses times, so it ends whatever becomes of the
-/// leases.
+/// Progress: each plan first offers room to the running sequence served first, also where it is left out (who comes and
+/// is more urgent than a prompt is served before it from then on). Then one of these holds:
+///   - it gets a token, in every other step that is computed at least;
+///   - it waits for room that is on its way, which comes: a move ends, lent memory is fenced by its deadline;
+///   - all others have given way, and own memory and leases, less than when it was admitted, do not hold it: it gives
+///     its blocks back and waits, while others run, until they do.
+/// Alone it fits, if it fits at all: all of its blocks but the last can be spilled, all idle ones evicted. Who fits
+/// into owned memory alone loses blocks at most kMaxLosses times, so it ends whatever becomes of the leases.
 ///
 /// Who does not depends on leases, and each of its tokens that is computed is a new one or computed again. Of the latter
 /// there are at most kMaxAgain times its tokens and a chunk before it is exhausted, so it computes for a bounded time:
