@@ -32,10 +32,11 @@ struct Tokens {
   int64_t prompt = 0, answer = 0;
 };
 
-/// The index in `model.engines` of the READY engine with the least load (this gateway's requests under way there plus
-/// the load that it reported) that is not in `tried` and takes the prompt; one that would cut the answer off, only where
-/// none has room for a sixteenth more of it; a suspect one, only where there is no other; among equals the first
-/// by name, beginning at the index `first`: gateways that begin at different ones do not all send to the same.
+/// The index in `model.engines` of the engine to use. Of those that are READY, not in `tried` and hold the prompt:
+///   1. no suspect one, unless all are;
+///   2. none whose room for the answer is less by 1/16 of what the roomiest has, or more;
+///   3. the least load: this gateway's requests under way there, and others' by its last report;
+///   4. the first by name, from index `first` on: gateways do not all begin at the same one.
 /// UNAVAILABLE: there is none; says what was found instead.
 absl::StatusOr<size_t> PickEngine(const fleet::ModelView& model, const Tokens& tokens, const Tried& tried,
                                   size_t first = 0);
