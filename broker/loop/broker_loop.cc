@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "common/log/log.h"
@@ -73,24 +74,58 @@ absl::Status BrokerLoop::Refusal() const {
 }
 
 void BrokerLoop::Register(Tables::Registration registration, RegisterReply reply) {
-  if (!mailbox_.TryPush(RegisterMessage{std::move(registration), reply})) reply(Refusal(), std::nullopt);
+  Post([&reply](absl::Status why) { reply(std::move(why), std::nullopt); },
+       [this, registration = std::move(registration), reply] {
+         const absl::Status status = tables_.Register(registration, Now());
+         std::optional<absl::Duration> retry_after;
+         if (status.ok()) counters_.registrations.Increment();
+         if (absl::IsAlreadyExists(status)) {
+           retry_after = tables_.engines().TimeUntilExpiry(registration.info.name, Now());
+         }
+         reply(status, retry_after);
+       });
 }
 
 void BrokerLoop::Heartbeat(std::string name, std::string instance_id, std::string incarnation,
                            membership::LoadReport load, HeartbeatReply reply) {
-  HeartbeatMessage message{{std::move(name), std::move(instance_id), std::move(incarnation)}, load, reply};
-  if (!mailbox_.TryPush(std::move(message))) reply(Refusal());
+  const Caller caller{std::move(name), std::move(instance_id), std::move(incarnation)};
+  Post(reply, [=, this] {
+    const absl::Status status = tables_.Heartbeat(caller, load, Now());
+    if (!status.ok()) return reply(status);
+    counters_.heartbeats.Increment();
+    reply(tables_.WeightsFor(caller, Now()));
+  });
 }
 
 void BrokerLoop::Deregister(std::string name, std::string instance_id, Reply reply) {
-  if (!mailbox_.TryPush(DeregisterMessage{std::move(name), std::move(instance_id), reply})) reply(Refusal());
+  Post(reply, [=, this] {
+    tables_.Deregister(name, instance_id, Now());
+    reply(absl::OkStatus());
+  });
 }
 
 void BrokerLoop::Watch(std::shared_ptr<Watcher> watcher) {
-  if (!mailbox_.TryPush(WatchMessage{watcher})) watcher->Close(Refusal());
+  Post([&watcher](absl::Status why) { watcher->Close(std::move(why)); },
+       [=, this] {
+         LOG(INFO) << "watcher " << watcher->name() << " follows";
+         const std::string& instance_id = watcher->instance_id();
+         if (!watcher->Offer(tables_.Snapshot(instance_id))) {
+           watcher->Close(absl::ResourceExhaustedError("the snapshot found no room; watch again"));
+           return;
+         }
+         counters_.watchers.Increment();
+         (instance_id.empty() ? watchers_ : of_engines_[instance_id]).push_back(watcher);
+       });
 }
 
-void BrokerLoop::Unwatch(std::shared_ptr<Watcher> watcher) { mailbox_.Push(UnwatchMessage{std::move(watcher)}); }
+void BrokerLoop::Unwatch(std::shared_ptr<Watcher> watcher) {
+  mailbox_.Push([=, this] {
+    const auto of_engine = of_engines_.find(watcher->instance_id());
+    WatcherList& list = of_engine == of_engines_.end() ? watchers_ : of_engine->second;
+    counters_.watchers.Decrement(static_cast<double>(std::erase(list, watcher)));
+    if (of_engine != of_engines_.end() && list.empty()) of_engines_.erase(of_engine);
+  });
+}
 
 void BrokerLoop::Run() {
   bool closed = false;
@@ -98,9 +133,8 @@ void BrokerLoop::Run() {
     const absl::Duration wait = UntilNextDeadline();
     planned_wake_ = last_seen_ + wait;
     closed = mailbox_.closed();  // read before the last take: nothing is left inside
-    std::vector<Message> messages = mailbox_.TakeAll(wait);
-    for (Message& message : messages) {
-      std::visit([this](auto& m) { Handle(m); }, message);
+    for (const Message& message : mailbox_.TakeAll(wait)) {
+      message();
       PublishChanges();
     }
     tables_.Tick(Now());
@@ -134,46 +168,6 @@ absl::Time BrokerLoop::Now() {
   last_seen_ = now;
   planned_wake_ = absl::InfinitePast();
   return now;
-}
-
-void BrokerLoop::Handle(RegisterMessage& message) {
-  const absl::Status status = tables_.Register(message.registration, Now());
-  std::optional<absl::Duration> retry_after;
-  if (status.ok()) counters_.registrations.Increment();
-  if (absl::IsAlreadyExists(status))
-    retry_after = tables_.engines().TimeUntilExpiry(message.registration.info.name, Now());
-  message.reply(status, retry_after);
-}
-
-void BrokerLoop::Handle(HeartbeatMessage& message) {
-  const absl::Status status = tables_.Heartbeat(message.caller, message.load, Now());
-  if (!status.ok()) return message.reply(status);
-  counters_.heartbeats.Increment();
-  message.reply(tables_.WeightsFor(message.caller, Now()));
-}
-
-void BrokerLoop::Handle(DeregisterMessage& message) {
-  tables_.Deregister(message.name, message.instance_id, Now());
-  message.reply(absl::OkStatus());
-}
-
-void BrokerLoop::Handle(WatchMessage& message) {
-  Watcher& watcher = *message.watcher;
-  LOG(INFO) << "watcher " << watcher.name() << " follows";
-  if (!watcher.Offer(tables_.Snapshot(watcher.instance_id()))) {
-    watcher.Close(absl::ResourceExhaustedError("the snapshot found no room; watch again"));
-    return;
-  }
-  counters_.watchers.Increment();
-  const std::string& instance_id = watcher.instance_id();
-  (instance_id.empty() ? watchers_ : of_engines_[instance_id]).push_back(std::move(message.watcher));
-}
-
-void BrokerLoop::Handle(UnwatchMessage& message) {
-  const auto of_engine = of_engines_.find(message.watcher->instance_id());
-  WatcherList& list = of_engine == of_engines_.end() ? watchers_ : of_engine->second;
-  counters_.watchers.Decrement(static_cast<double>(std::erase(list, message.watcher)));
-  if (of_engine != of_engines_.end() && list.empty()) of_engines_.erase(of_engine);
 }
 
 void BrokerLoop::PublishChanges() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one thread that owns the broker's tables of engines and leases. The doors (gRPC handlers) send it plain messages
-// and get responses through callbacks.
+// The one thread that owns the broker's tables of engines and leases. The doors (gRPC handlers) call it from theirs and
+// get responses through callbacks.
 //
 //   ASSIGN_OR_RETURN(auto loop, BrokerLoop::Create({.incarnation = "7f3a"}, clock, metrics));
 //   loop->Heartbeat(name, instance_id, incarnation, load, [](absl::Status status) { ... });
@@ -13,7 +13,7 @@
 #include <optional>
 #include <string>
 #include <thread>
-#include <variant>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -69,7 +69,7 @@ class BrokerLoop {
                  HeartbeatReply reply);
   void Deregister(std::string name, std::string instance_id, Reply reply);
 
-  // As in broker.proto. `reason` is for the log.
+  // As in broker.proto; bodies in lease_handlers.cc. `reason` is for the log.
   void ReportWindow(Caller caller, elastic::Demand demand, WindowReply reply);
   void RequestLease(Caller caller, ledger::LeaseRequest request, RequestReply reply);
   void ScaleUp(Caller caller, int64_t need_blocks, ScaleUpReply reply);
@@ -85,58 +85,7 @@ class BrokerLoop {
   void Stop();
 
  private:
-  struct RegisterMessage {
-    Tables::Registration registration;
-    RegisterReply reply;
-  };
-  struct HeartbeatMessage {
-    Caller caller;
-    membership::LoadReport load;
-    HeartbeatReply reply;
-  };
-  struct DeregisterMessage {
-    std::string name, instance_id;
-    Reply reply;
-  };
-  struct WatchMessage {
-    std::shared_ptr<Watcher> watcher;
-  };
-  struct UnwatchMessage {
-    std::shared_ptr<Watcher> watcher;
-  };
-  struct WindowMessage {
-    Caller caller;
-    elastic::Demand demand;
-    WindowReply reply;
-  };
-  struct RequestMessage {
-    Caller caller;
-    ledger::LeaseRequest request;
-    RequestReply reply;
-  };
-  struct ScaleUpMessage {
-    Caller caller;
-    int64_t need_blocks = 0;
-    ScaleUpReply reply;
-  };
-  struct ReportMessage {
-    Caller caller;
-    ledger::Lease lease;
-    std::string reason;
-    Reply reply;
-  };
-  struct LimitMessage {
-    std::string model_name;
-    std::optional<int64_t> max_borrowed_bytes;
-    Reply reply;
-  };
-  struct RevokeMessage {
-    ledger::LeaseId lease;
-    Reply reply;
-  };
-  using Message =
-      std::variant<RegisterMessage, HeartbeatMessage, DeregisterMessage, WatchMessage, UnwatchMessage, WindowMessage,
-                   RequestMessage, ScaleUpMessage, ReportMessage, LimitMessage, RevokeMessage>;
+  using Message = std::function<void()>;  // the loop's thread calls it
 
   struct Counters {
     explicit Counters(Metrics& metrics);
@@ -145,15 +94,15 @@ class BrokerLoop {
     std::map<membership::EngineState, prometheus::Gauge*> engines;
   };
 
+  /// `refuse`: called with a reason if the queue takes no message.
+  template <typename Refuse>
+  void Post(const Refuse& refuse, Message message) {
+    if (!mailbox_.TryPush(std::move(message))) refuse(Refusal());
+  }
   absl::Status Refusal() const;
   void Run();
   absl::Duration UntilNextDeadline();
   absl::Time Now();
-  void Handle(RegisterMessage& message);
-  void Handle(HeartbeatMessage& message);
-  void Handle(DeregisterMessage& message);
-  void Handle(WatchMessage& message);
-  void Handle(UnwatchMessage& message);
   void PublishChanges();
   void Publish(const WatchEvent& event);
   using WatcherList = std::vector<std::shared_ptr<Watcher>>;
@@ -161,14 +110,6 @@ class BrokerLoop {
   void PublishToEngine(const std::string& instance_id, const WatchEvent& event);
   void LogChange(const membership::Change& change);
   void UpdateGauges();
-
-  // lease_handlers.cc
-  void Handle(WindowMessage& message);
-  void Handle(RequestMessage& message);
-  void Handle(ScaleUpMessage& message);
-  void Handle(ReportMessage& message);
-  void Handle(LimitMessage& message);
-  void Handle(RevokeMessage& message);
 
   const Options options_;
   const Clock& clock_;
