@@ -36,7 +36,7 @@ void LeaseCopies::Start(const std::vector<Move>& moves) {
   std::vector<transport::StorePiece> stores;
   std::vector<Move> home, away;
   for (const Move& move : moves) {
-    CHECK(move.kind == kv::RegionKind::kLease) << "block " << move.id << " moves by other means than a transport";
+    CHECK(!move.from.local() || !move.to.local()) << "block " << move.id << " moves by other means than a transport";
     if (move.to.local()) {
       loads.push_back({parts_.regions->at(move.from.region).lease, move.from.index * bytes, bytes, Address(move.to)});
       home.push_back(move);

@@ -68,10 +68,7 @@ PlaceCounts& PlaceCounts::operator+=(const PlaceCounts& other) {
   return *this;
 }
 
-BlockPool::BlockPool(int64_t num_local_blocks)
-    : local_(RegionKind::kOwnArena, num_local_blocks), written_(num_local_blocks) {
-  GrowIds();
-}
+BlockPool::BlockPool(int64_t num_local_blocks) : local_(num_local_blocks), written_(num_local_blocks) { GrowIds(); }
 
 // Every block in use takes a place or more, so there are never more of them than places. Low ids go out first.
 void BlockPool::GrowIds() {
@@ -226,10 +223,9 @@ int32_t BlockPool::TakePlaceIn(RegionId id) {
 
 RegionId BlockPool::AddRegion(int64_t num_blocks, std::string lender) {
   const RegionId id(next_region_++);
-  const Region& added = *leased_
-                             .emplace(id, std::make_unique<Region>(RegionKind::kLease, num_blocks,
-                                                                   RoomIndex::LenderOf(id, std::move(lender))))
-                             .first->second;
+  const Region& added =
+      *leased_.emplace(id, std::make_unique<Region>(num_blocks, RoomIndex::LenderOf(id, std::move(lender))))
+           .first->second;
   CountLeased(added, CountsOf(added));
   rooms_.Add(id, added.lender);
   rooms_.SetRoom(id, added.lender, !added.free.empty());
@@ -286,8 +282,7 @@ std::optional<Move> BlockPool::BeginMove(BlockId id, RegionId to) {
   if (target.draining || target.free.empty()) return std::nullopt;
   Block& block = blocks_[id.value()];
   CHECK(block.held() && !block.to) << "block " << id << " is free, or moves already";
-  const Region& away = to == kLocalRegion ? region(block.place.region) : target;
-  const Move move{id, block.place, {to, TakePlaceIn(to)}, away.kind};
+  const Move move{id, block.place, {to, TakePlaceIn(to)}};
   Occupy(move.to, id);
   Unlist(id);
   block.to = move.to;

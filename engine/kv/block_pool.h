@@ -231,9 +231,8 @@ class BlockPool {
     bool asked_for_idle() const { return asked_for() && idle() && !to; }
   };
   struct Region {
-    Region(RegionKind kind, int64_t num_blocks, RoomIndex::Lender lender = {})
-        : kind(kind), lender(std::move(lender)), free(num_blocks), occupants(num_blocks) {}
-    RegionKind kind;
+    explicit Region(int64_t num_blocks, RoomIndex::Lender lender = {})
+        : lender(std::move(lender)), free(num_blocks), occupants(num_blocks) {}
     RoomIndex::Lender lender;
     ExtentSet free;       // none once it drains
     int64_t vacated = 0;  // free places since it drains: which ones, nobody asks any more

@@ -70,7 +70,7 @@ absl::Status BlockPool::CheckBlocks() const {
 
 // Every place is one of: free, taken by a block or its move, and in the own arena lent or reserved.
 absl::Status BlockPool::CheckPlaces(RegionId id, const Region& region) const {
-  const bool own = region.kind == RegionKind::kOwnArena;
+  const bool own = id == kLocalRegion;
   int64_t used = 0, cached = 0, asked_for = 0, taken = 0, moves = 0, outbound = 0, inbound = 0;
   for (size_t i = 0; i < region.occupants.size(); ++i) {
     const std::optional<BlockId> occupant = region.occupants[i];

@@ -14,9 +14,6 @@ namespace swiftcache::engine::kv {
 using RegionId = StrongId<struct RegionIdTag, int32_t>;
 inline constexpr RegionId kLocalRegion{0};
 
-/// What memory a region is, and so who moves blocks there and back. Host memory and SSD would be kinds of their own.
-enum class RegionKind { kOwnArena, kLease };
-
 /// Place `index` of a region begins index * block_bytes after the region does.
 struct Place {
   RegionId region = kLocalRegion;
@@ -38,7 +35,6 @@ struct PlaceRun {
 struct Move {
   BlockId id;
   Place from, to;
-  RegionKind kind = RegionKind::kOwnArena;  // of where it goes; to the own arena: of where it comes from
 
   friend bool operator==(const Move&, const Move&) = default;
 };

@@ -56,18 +56,6 @@ TEST(BlockPoolTest, MovingAHoldDoesNotEndIt) {
   EXPECT_EQ(pool.local().used, 1);
 }
 
-TEST(BlockPoolTest, AMoveIsOfTheKindOfMemoryThatItFillsOrComesHomeFrom) {
-  BlockPool pool(4);
-  const std::vector<BlockRef> blocks = *pool.Allocate(1, std::nullopt);
-  std::vector<RegionKind> kinds;
-  for (const RegionId to : {kLocalRegion, pool.AddRegion(1), pool.AddRegion(1), kLocalRegion}) {
-    const Move move = *pool.BeginMove(blocks[0].id(), to);
-    EXPECT_TRUE(pool.FinishMove(move));
-    kinds.push_back(move.kind);
-  }
-  EXPECT_EQ(kinds, (std::vector{RegionKind::kOwnArena, RegionKind::kLease, RegionKind::kLease, RegionKind::kLease}));
-}
-
 TEST(BlockPoolTest, ABlockThatMovesIsTheSameFillingAndOneThatIsAllocatedAgainIsAnother) {
   BlockPool pool(1);
   std::vector<BlockRef> blocks = *pool.Allocate(1, std::nullopt);
