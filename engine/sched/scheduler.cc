@@ -98,14 +98,6 @@ void Scheduler::Remove(Sequence* sequence) {
   sequence->computed_tokens = 0;
 }
 
-void Scheduler::SetPriority(Sequence* sequence, int32_t priority) {
-  const bool waits = Dequeue(sequence), runs = !waits && is_running(sequence);
-  if (runs) LeaveRunning(sequence);
-  sequence->priority = priority;
-  if (waits) Enqueue(sequence);
-  if (runs) EnterRunning(sequence);
-}
-
 // It comes back for what it had.
 void Scheduler::WaitAgain(Sequence* sequence) {
   cache_->ReleaseForNow(sequence->blocks);

@@ -130,10 +130,6 @@ class Scheduler {
   /// A lease took blocks of the sequence along: it releases all, and waits in its old place to be computed again.
   void Reset(Sequence* sequence);
 
-  /// Gives the sequence another place in the order of service, whether it waits, runs or was not added yet. REQUIRES: no
-  /// plan that names it is under way.
-  void SetPriority(Sequence* sequence, int32_t priority);
-
   bool has_work() const { return !running_.empty() || !waiting_.empty(); }
   int64_t num_running() const { return static_cast<int64_t>(running_.size()); }
   int64_t num_waiting() const { return static_cast<int64_t>(waiting_.size()); }

@@ -27,7 +27,7 @@ struct Sequence {
 
   // Set by whoever makes it; tokens grow by one after each step that sampled.
   SequenceId id;
-  int32_t priority = 0;            // larger is more urgent; once added, Scheduler::SetPriority changes it
+  int32_t priority = 0;            // larger is more urgent; must not change while the scheduler has it
   SequenceGroup* group = nullptr;  // null: one of its own
   std::string cache_salt;
   TokenList tokens;  // prompt, then output

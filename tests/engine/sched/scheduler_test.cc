@@ -68,30 +68,6 @@ TEST_F(SchedulerTest, NothingAddedIsAnEmptyPlan) {
   EXPECT_FALSE(scheduler_->has_work());
 }
 
-TEST_F(SchedulerTest, APriorityChangesWhileItsSequenceWaits) {
-  Create(100, 1, 16);
-  Sequence* runs = Add(4);
-  Add(5);
-  Sequence* last = Add(6);
-  EXPECT_THAT(Step(), ElementsAre(Pair(1, 4)));
-  scheduler_->SetPriority(last, 1);  // more than the one that runs
-  EXPECT_THAT(Step(), ElementsAre(Pair(3, 6)));
-  EXPECT_THAT(plan_.preempted, ElementsAre(runs));
-}
-
-TEST_F(SchedulerTest, APriorityChangesWhileItsSequenceRuns) {
-  Create(100, 2, 64);
-  Sequence* first = Add(4);
-  Sequence* second = Add(4);
-  EXPECT_THAT(Step(), ElementsAre(Pair(1, 4), Pair(2, 4)));
-  scheduler_->SetPriority(second, 1);
-  EXPECT_THAT(scheduler_->running(), ElementsAre(second, first));
-  EXPECT_THAT(Step(), ElementsAre(Pair(2, 1), Pair(1, 1)));
-  Add(4, /*priority=*/2);
-  EXPECT_THAT(Step(), ElementsAre(Pair(2, 1), Pair(3, 4)));
-  EXPECT_THAT(plan_.preempted, ElementsAre(first));
-}
-
 TEST_F(SchedulerTest, DecodesComeFirstThenAPrefillFillsTheBudget) {
   Create(100, 4, 10);
   Add(3);

@@ -93,11 +93,10 @@ TEST_F(SchedulerTurnsTest, TwoPromptsBothGetOnWhoeverIsServedFirst) {
       SCOPED_TRACE(testing::Message() << limit << " " << priority);
       CreateWith(limit);
       Sequence* reader = AddReader(1);
-      const Sequence* prompt = Add(5000);
+      const Sequence* prompt = Add(5000, -priority);
       Step();
       Step();
       for (int i = 0; i < 3000; ++i) reader->tokens.push_back(next_token_--);
-      scheduler_->SetPriority(reader, priority);
       for (int i = 0; i < 6; ++i) {
         const Chunks chunks = Step();
         EXPECT_EQ(Of(chunks, prompt), i % 2 ? 0 : kStep);
