@@ -84,7 +84,6 @@ absl::StatusOr<TextPtr> TextBuilder::Finish() {
   text->bytes = std::move(bytes_);
   text->points = CountPoints(text->bytes);
   text->marks = std::move(marks_);
-  if (mark_all_ && !text->bytes.empty()) text->marks = {{0, text->size()}};
   text->safe = safe_;
   text->charge = std::move(charge_);
   return text;

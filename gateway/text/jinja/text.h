@@ -71,7 +71,6 @@ class TextBuilder {
   /// Pays for one more value that is written, however short it is.
   void Step();
   void Fail(absl::Status status);
-  void MarkAll() { mark_all_ = true; }
   void SetSafe(bool safe) { safe_ = safe; }
 
   bool ok() const { return status_.ok(); }
@@ -87,7 +86,6 @@ class TextBuilder {
   int64_t reserved_ = 0;
   std::string bytes_;
   std::vector<Mark> marks_;
-  bool mark_all_ = false;
   bool safe_ = false;
   absl::Status status_;
 };
