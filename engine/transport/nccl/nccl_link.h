@@ -68,7 +68,6 @@ class NcclLink {
   void Form() ABSL_LOCKS_EXCLUDED(mutex_);
   /// Rank 1: the other end has made another.
   void Join(uint64_t number, const NcclUniqueId& id) ABSL_LOCKS_EXCLUDED(mutex_);
-  bool is_formed() const { return formed_; }
   /// Gives up the communicator, if it still is this one or one before it.
   void Break(uint64_t number) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -160,12 +159,12 @@ class NcclLink {
   // Beside the other, whose unlocking would wake all who wait for a transfer. Locked last.
   TimedMutex wake_mutex_;
   bool changed_ ABSL_GUARDED_BY(wake_mutex_) = false;  // what the thread is to look at
-  std::atomic<bool> formed_ = false, has_stopped_ = false;
+  std::atomic<bool> has_stopped_ = false;
 
   // The thread only.
   std::optional<NcclComm> comm_;
   uint64_t comm_number_ = 0;
-  bool forming_ = false;
+  bool forming_ = false, formed_ = false;
   absl::Time forming_since_;
   std::optional<NcclTrial> trial_;
   std::optional<Posting> posting_;
