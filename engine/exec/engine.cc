@@ -19,6 +19,7 @@
 #include "common/log/log.h"
 #include "common/sync/mailbox.h"
 #include "common/sync/timed_mutex.h"
+#include "engine/backend/kv_layout.h"
 #include "engine/coordinator/loop_message.h"
 #include "engine/exec/engine_metrics.h"
 #include "engine/exec/live_request.h"
@@ -47,7 +48,6 @@ class EngineImpl final : public Engine, private LoopObserver {
              std::unique_ptr<models::Model> model, std::unique_ptr<backend::KvMemory> memory,
              const std::optional<SharingDependencies>& sharing, const Clock& clock, Metrics& metrics)
       : options_(options),
-        layout_(layout),
         limits_(limits),
         clock_(clock),
         metrics_(metrics, {.block_tokens = options.block_tokens,
@@ -82,7 +82,6 @@ class EngineImpl final : public Engine, private LoopObserver {
     return load;
   }
   void UpdateMetrics() override { loop_.UpdateMetrics(); }
-  const backend::KvLayout& kv_layout() const override { return layout_; }
   int64_t max_model_len_tokens() const override { return limits_.max_model_len_tokens; }
   void Drain(absl::Time deadline) override;
   void ShutDown(absl::Time deadline) override;
@@ -110,7 +109,6 @@ class EngineImpl final : public Engine, private LoopObserver {
   void BeforeDone(const LiveRequest& request);
 
   const EngineOptions options_;
-  const backend::KvLayout layout_;
   const RequestLimits limits_;
   const Clock& clock_;
   EngineMetrics metrics_;

@@ -19,7 +19,6 @@
 #include "common/base/clock.h"
 #include "common/metrics/metrics.h"
 #include "engine/backend/device.h"
-#include "engine/backend/kv_layout.h"
 #include "engine/coordinator/coordinator.h"
 #include "engine/coordinator/loop_message.h"
 #include "engine/exec/engine_load.h"
@@ -71,7 +70,6 @@ class Engine {
   virtual EngineLoad Load() const = 0;
   /// Brings metrics up to now that are computed only to be read.
   virtual void UpdateMetrics() = 0;
-  virtual const backend::KvLayout& kv_layout() const = 0;
   virtual int64_t max_model_len_tokens() const = 0;
   /// Refuses new requests, and waits until `deadline` for live ones to finish. The loop lives on.
   virtual void Drain(absl::Time deadline) = 0;

@@ -55,7 +55,6 @@ class FakeEngine final : public exec::Engine {
     return load_;
   }
   void UpdateMetrics() override {}
-  const backend::KvLayout& kv_layout() const override { return layout_; }
   int64_t max_model_len_tokens() const override { return 2048; }
   void Drain(absl::Time) override {}
   void ShutDown(absl::Time) override {}
@@ -122,8 +121,6 @@ class FakeEngine final : public exec::Engine {
     sink->OnStepEnd();
   }
 
-  const backend::KvLayout layout_{
-      .num_layers = 2, .num_kv_heads = 2, .head_dim = 8, .block_tokens = 16, .dtype = backend::KvDtype::kBf16};
   mutable absl::Mutex mutex_;
   std::map<std::string, Live> live_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> cancelled_ ABSL_GUARDED_BY(mutex_);
