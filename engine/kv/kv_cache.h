@@ -132,7 +132,6 @@ class KvCache final : public SequenceBlocks, public Tiers, public LendableBlocks
   int64_t num_withheld() const { return pool_.num_withheld(); }
 
   // For whoever has all of it.
-  bool Touches(const BlockTable& table, RegionId region) const { return ReadersOf(region).Has(table); }
   /// How many of its blocks lie in leases.
   int64_t LeasedBlocks(const BlockTable& table) const { return LeasedAmong(table.blocks_); }
   /// max(two chunks of max_chunk_tokens, 1/8 of the usable local blocks) or watermark_blocks, and at most half of them.

@@ -220,13 +220,13 @@ class TieredWorld {
       copy = moves_.erase(copy);
     }
     for (Sequence& s : running_) {
-      if (!cache_.Touches(s.table, lease)) continue;
+      if (!cache_.ReadersOf(lease).Has(s.table)) continue;
       EXPECT_FALSE(s.local_only);
       cache_.Release(s.table);
       s.computed = 0;
       s.local_only = rng_() % 2;
       s.computed = cache_.Attach(s.table, s.salt, s.tokens, s.local_only).tokens;
-      EXPECT_FALSE(cache_.Touches(s.table, lease));
+      EXPECT_FALSE(cache_.ReadersOf(lease).Has(s.table));
     }
     totals_.lost += cache_.DropRegion(lease);
     leases_.erase(lease);

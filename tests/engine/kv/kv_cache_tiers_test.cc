@@ -33,8 +33,8 @@ TEST_F(KvCacheTiersTest, ColdBlocksGoToALeaseInsteadOfBeingEvicted) {
   EXPECT_EQ(found.leased_tokens, 4);
   EXPECT_THAT(Local(again), ElementsAre(false, false, true, true));
   EXPECT_EQ(cache_->LeasedBlocks(again), 2);
-  EXPECT_TRUE(cache_->Touches(again, lease));
-  EXPECT_FALSE(cache_->Touches(table, lease));
+  EXPECT_TRUE(cache_->ReadersOf(lease).Has(again));
+  EXPECT_FALSE(cache_->ReadersOf(lease).Has(table));
   Check({&table, &again});
 }
 
@@ -250,7 +250,7 @@ TEST_F(KvCacheTiersTest, DrainingSavesBlocksInUseThenThoseLastUsed) {
   moves.insert(moves.end(), rest.begin(), rest.end());
   for (const Move& move : moves) EXPECT_TRUE(cache_->FinishMove(move));
   EXPECT_EQ(Found(Count(5, 50)), 2);
-  EXPECT_FALSE(cache_->Touches(running, lease));
+  EXPECT_FALSE(cache_->ReadersOf(lease).Has(running));
   cache_->DropRegion(lease);
   Check({&running});
 }

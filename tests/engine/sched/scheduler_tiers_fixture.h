@@ -85,7 +85,7 @@ class SchedulerTiersTest : public ::testing::Test {
     });
     const std::vector<Sequence*> running(scheduler_->running().begin(), scheduler_->running().end());
     for (Sequence* sequence : running) {
-      if (cache_->Touches(sequence->blocks, lease)) scheduler_->Reset(sequence);
+      if (cache_->ReadersOf(lease).Has(sequence->blocks)) scheduler_->Reset(sequence);
     }
     cache_->DropRegion(lease);
     EXPECT_TRUE(scheduler_->CheckInvariants().ok()) << scheduler_->CheckInvariants();
