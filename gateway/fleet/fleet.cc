@@ -225,9 +225,12 @@ std::optional<absl::Duration> Fleet::table_age() const {
 
 std::optional<ModelView> Fleet::Find(const std::string& model_name) const {
   absl::MutexLock lock(&mutex_);
-  ModelView view = View(model_name);
-  if (view.engines.empty()) return std::nullopt;
-  return view;
+  std::vector<const Entry*> entries;
+  for (const auto& [name, entry] : engines_) {
+    if (entry.status.info.model_name == model_name) entries.push_back(&entry);
+  }
+  if (entries.empty()) return std::nullopt;
+  return View(model_name, entries);
 }
 
 bool Fleet::LeftOfLate(const std::string& model_name) const {
@@ -238,19 +241,16 @@ bool Fleet::LeftOfLate(const std::string& model_name) const {
 
 std::vector<ModelView> Fleet::Models() const {
   absl::MutexLock lock(&mutex_);
-  std::set<std::string> names;
-  for (const auto& [name, entry] : engines_) names.insert(entry.status.info.model_name);
+  std::map<std::string, std::vector<const Entry*>> by_model;
+  for (const auto& [name, entry] : engines_) by_model[entry.status.info.model_name].push_back(&entry);
   std::vector<ModelView> models;
-  for (const std::string& name : names) {
-    ModelView view = View(name);
-    if (!view.engines.empty()) models.push_back(std::move(view));
-  }
+  for (const auto& [name, entries] : by_model) models.push_back(View(name, entries));
   return models;
 }
 
 // Engines of one model may run different files: the token ids are those of the card that most READY engines have, so that
 // one that starts or ends with another file keeps nobody from the others.
-ModelView Fleet::View(const std::string& model_name) const {
+ModelView Fleet::View(const std::string& model_name, const std::vector<const Entry*>& entries) const {
   struct Card {
     std::string hash;
     absl::StatusOr<std::shared_ptr<const ModelText>> text;
@@ -260,18 +260,16 @@ ModelView Fleet::View(const std::string& model_name) const {
   view.name = model_name;
   std::vector<Card> cards;  // in the order of their first engines
   std::vector<std::pair<std::string, EngineView>> by_card;
-  for (const auto& [name, entry] : engines_) {
-    const EngineInfo& info = entry.status.info;
-    if (info.model_name != model_name) continue;
-    const int64_t others = lost_broker_.has_value() || entry.probed ? 0 : entry.requests_of_others;
-    const bool suspect = entry.link != nullptr && clock_.Now() - entry.link->last_failure() < options_.suspected;
+  for (const Entry* entry : entries) {
+    const EngineInfo& info = entry->status.info;
+    const int64_t others = lost_broker_.has_value() || entry->probed ? 0 : entry->requests_of_others;
+    const bool suspect = entry->link != nullptr && clock_.Now() - entry->link->last_failure() < options_.suspected;
     by_card.emplace_back(info.model_card_hash,
-                         EngineView{entry.link, info.state, info.max_model_len_tokens, others, suspect});
+                         EngineView{entry->link, info.state, info.max_model_len_tokens, others, suspect});
     auto card = std::ranges::find(cards, info.model_card_hash, &Card::hash);
     if (card == cards.end()) card = cards.insert(card, {info.model_card_hash, cards_.Text(info.model_card_hash)});
-    card->ready += entry.link != nullptr && info.state == EngineState::kReady ? 1 : 0;
+    card->ready += entry->link != nullptr && info.state == EngineState::kReady ? 1 : 0;
   }
-  if (cards.empty()) return view;
   Card& card = *std::ranges::max_element(cards, {}, [](const Card& c) { return c.text.ok() ? c.ready : -1; });
   view.text = std::move(card.text);
   for (auto& [hash, engine] : by_card) {

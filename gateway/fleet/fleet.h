@@ -108,7 +108,9 @@ class Fleet final : public ClusterSink {
   void Erase(std::map<std::string, Entry>::iterator engine) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LookWhetherReady() ABSL_LOCKS_EXCLUDED(mutex_);
   void UpdateWantedCards() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  ModelView View(const std::string& model_name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// `entries`: those of the model, one at least, by name.
+  ModelView View(const std::string& model_name, const std::vector<const Entry*>& entries) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
   const ClientFactory make_client_;
