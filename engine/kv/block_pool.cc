@@ -227,7 +227,7 @@ RegionId BlockPool::AddRegion(int64_t num_blocks, std::string lender) {
       *leased_.emplace(id, std::make_unique<Region>(num_blocks, RoomIndex::LenderOf(id, std::move(lender))))
            .first->second;
   CountLeased(added, CountsOf(added));
-  rooms_.Add(id, added.lender);
+  rooms_.Add(added.lender);
   rooms_.SetRoom(id, added.lender, !added.free.empty());
   GrowIds();
   return id;

@@ -3,7 +3,7 @@
 
 namespace swiftcache::engine::kv {
 
-void RoomIndex::Add(RegionId, const Lender& lender) {
+void RoomIndex::Add(const Lender& lender) {
   ++lenders_[lender].size;
   ++size_;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which leases have room, by age and by lender.
 //
-//   rooms.Add(region, lender);
+//   rooms.Add(lender);
 //   rooms.SetRoom(region, lender, true);
 //   std::optional<RegionId> to = rooms.OldestOfOthers(lender);   // nothing: only this lender's have room
 #pragma once
@@ -27,8 +27,8 @@ class RoomIndex {
     return {std::move(name), named ? kLocalRegion : region};
   }
 
-  /// A lease without room. REQUIRES: not added yet.
-  void Add(RegionId region, const Lender& lender);
+  /// A lease of this lender, without room.
+  void Add(const Lender& lender);
   /// REQUIRES: added.
   void Remove(RegionId region, const Lender& lender);
   /// REQUIRES: added.

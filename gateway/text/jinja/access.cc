@@ -33,7 +33,7 @@ absl::StatusOr<std::optional<Value>> PythonAttribute(Budget& budget, const Value
     if (found == (*space)->attributes.end()) return std::optional<Value>();
     return std::optional<Value>(found->second);
   }
-  if (auto* loop = std::get_if<std::shared_ptr<const Loop>>(&value.rep())) return LoopAttribute(budget, *loop, name);
+  if (auto* loop = std::get_if<std::shared_ptr<const Loop>>(&value.rep())) return LoopAttribute(*loop, name);
   switch (LookUpMethod(value, name)) {
     case MethodAccess::kAbsent:
       return std::optional<Value>();

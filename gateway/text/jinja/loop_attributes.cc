@@ -25,8 +25,7 @@ Value Neighbour(const Loop& loop, int64_t index, const char* missing) {
 
 }  // namespace
 
-absl::StatusOr<std::optional<Value>> LoopAttribute(Budget& budget, const std::shared_ptr<const Loop>& loop,
-                                                   std::string_view name) {
+absl::StatusOr<std::optional<Value>> LoopAttribute(const std::shared_ptr<const Loop>& loop, std::string_view name) {
   if (auto number = Number(*loop, name)) return std::optional<Value>(Value::Int(*number));
   int64_t last = static_cast<int64_t>(loop->items->items.size()) - 1;
   if (name == "first") return std::optional<Value>(Value::Bool(loop->index == 0));

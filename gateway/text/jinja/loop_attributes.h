@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The attributes of the `loop` variable of a for loop: loop.index, loop.last, loop.previtem, ...
 //
-//   ASSIGN_OR_RETURN(std::optional<Value> index, LoopAttribute(budget, loop, "index"));
+//   ASSIGN_OR_RETURN(std::optional<Value> index, LoopAttribute(loop, "index"));
 #pragma once
 
 #include <memory>
@@ -14,7 +14,6 @@
 namespace swiftcache::gateway::text::jinja {
 
 /// Nothing for a name that loops do not have. Errors: UNIMPLEMENTED for loop.changed.
-absl::StatusOr<std::optional<Value>> LoopAttribute(Budget& budget, const std::shared_ptr<const Loop>& loop,
-                                                   std::string_view name);
+absl::StatusOr<std::optional<Value>> LoopAttribute(const std::shared_ptr<const Loop>& loop, std::string_view name);
 
 }  // namespace swiftcache::gateway::text::jinja
