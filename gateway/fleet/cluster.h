@@ -32,7 +32,6 @@ struct EngineInfo {
 
 struct RoutingLoad {
   int64_t running_requests = 0, waiting_requests = 0;
-  int64_t kv_blocks_used = 0, kv_blocks_cached = 0;
 };
 
 struct EngineStatus {

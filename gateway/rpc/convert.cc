@@ -224,10 +224,7 @@ fleet::EngineStatus ToPlain(const v1::EngineStatus& in) {
               .max_model_len_tokens = in.info().max_model_len_tokens(),
               .model_card_hash = in.info().model_card_hash(),
               .state = ToPlain(in.info().state())};
-  out.load = {.running_requests = in.load().running_requests(),
-              .waiting_requests = in.load().waiting_requests(),
-              .kv_blocks_used = in.load().kv_blocks_used(),
-              .kv_blocks_cached = in.load().kv_blocks_cached()};
+  out.load = {.running_requests = in.load().running_requests(), .waiting_requests = in.load().waiting_requests()};
   return out;
 }
 
