@@ -57,7 +57,7 @@ struct LeaseAccount {
 
 struct LoadReport {
   int64_t running_requests = 0, waiting_requests = 0, kv_blocks_used = 0, kv_blocks_cached = 0;
-  int64_t steps_total = 0, progress = 0, still_micros = 0;
+  int64_t progress = 0, still_micros = 0;
   int64_t prompt_tokens_computed = 0, prompt_tokens_local = 0, prompt_tokens_donor = 0;
   int64_t reclaims = 0, last_reclaim_micros = 0;
   int64_t saved_tokens = 0, again_for_loans_tokens = 0, again_for_losses_tokens = 0;

@@ -154,7 +154,6 @@ v1::EngineLoad ToProto(const membership::LoadReport& load) {
   proto.set_waiting_requests(load.waiting_requests);
   proto.set_kv_blocks_used(load.kv_blocks_used);
   proto.set_kv_blocks_cached(load.kv_blocks_cached);
-  proto.set_steps_total(load.steps_total);
   proto.set_progress(load.progress);
   proto.set_still_micros(load.still_micros);
   proto.set_prompt_tokens_computed(load.prompt_tokens_computed);
@@ -199,7 +198,6 @@ membership::LoadReport FromProto(const v1::EngineLoad& proto) {
                               .waiting_requests = proto.waiting_requests(),
                               .kv_blocks_used = proto.kv_blocks_used(),
                               .kv_blocks_cached = proto.kv_blocks_cached(),
-                              .steps_total = proto.steps_total(),
                               .progress = proto.progress(),
                               .still_micros = std::max<int64_t>(0, proto.still_micros()),
                               .prompt_tokens_computed = proto.prompt_tokens_computed(),

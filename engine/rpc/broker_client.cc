@@ -253,7 +253,6 @@ absl::Status GrpcBrokerClient::Heartbeat() {
   request.mutable_load()->set_waiting_requests(load.waiting_requests);
   request.mutable_load()->set_kv_blocks_used(load.kv_blocks_used);
   request.mutable_load()->set_kv_blocks_cached(load.kv_blocks_cached);
-  request.mutable_load()->set_steps_total(load.steps_total);
   request.mutable_load()->set_progress(load.progress);
   const absl::Duration max_gap = interval_ + 2 * options_.rpc_timeout;  // between two heartbeats, and room for delays
   request.mutable_load()->set_still_micros(absl::ToInt64Microseconds(standstill_.Note(load, clock_.Now(), max_gap)));

@@ -39,7 +39,7 @@ class Cluster {
 
   void Heartbeat() {
     const auto who = Caller(Next());
-    Check(tables_.Heartbeat(who, {.steps_total = ++count_, .progress = count_}, now_));
+    Check(tables_.Heartbeat(who, {.progress = ++count_}, now_));
     tables_.WeightsFor(who, now_);
     AfterEach();
   }

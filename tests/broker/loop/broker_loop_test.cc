@@ -99,7 +99,7 @@ TEST_F(BrokerLoopTest, AWatcherGetsASnapshotThenEveryChange) {
   auto watcher = std::make_shared<KeepingWatcher>();
   loop_->Watch(watcher);
   ASSERT_TRUE(Register(EngineNamed("b")).ok());
-  ASSERT_TRUE(Heartbeat("b", {.running_requests = 3, .steps_total = 1}).ok());
+  ASSERT_TRUE(Heartbeat("b", {.running_requests = 3, .progress = 1}).ok());
   ASSERT_TRUE(Deregister("a").ok());
   const std::vector<WatchEvent> events = watcher->WaitFor(4);
   ASSERT_THAT(events, SizeIs(4));

@@ -130,7 +130,7 @@ TEST_F(MembershipTest, OnlyLoadThatChangedIsTold) {
   table_.TakeChanges();
   ASSERT_TRUE(Beat("a", {}).ok());
   EXPECT_THAT(table_.TakeChanges(), IsEmpty());
-  ASSERT_TRUE(Beat("a", {.running_requests = 2, .kv_blocks_used = 7, .steps_total = 1}).ok());
+  ASSERT_TRUE(Beat("a", {.running_requests = 2, .kv_blocks_used = 7, .progress = 1}).ok());
   std::vector<Change> changes = table_.TakeChanges();
   ASSERT_THAT(changes, SizeIs(1));
   EXPECT_EQ(std::get<EngineStatus>(changes[0]).load.kv_blocks_used, 7);
@@ -171,7 +171,7 @@ TEST_F(MembershipTest, AnEngineThatHasStoodStillIsStalledFromItsFirstReport) {
 TEST_F(MembershipTest, AStepThatLastsLongerThanTheStallTimeoutIsNoStallWhileItsLayersPass) {
   ASSERT_TRUE(table_.Register(EngineNamed("a"), now_).ok());
   for (int layer = 0; layer < 60; ++layer) {
-    ASSERT_TRUE(Beat("a", {.running_requests = 1, .steps_total = 5, .progress = layer}).ok());
+    ASSERT_TRUE(Beat("a", {.running_requests = 1, .progress = layer}).ok());
     EXPECT_EQ(StateOf("a"), EngineState::kReady) << layer;
     now_ += absl::Seconds(1);
   }

@@ -60,10 +60,9 @@ class BrokerDoorTest : public ::testing::Test {
     grpc::ClientContext context;
     return FromGrpc(stub_->Register(&context, RegisterRequestFor(info, token), &registered_));
   }
-  absl::Status Heartbeat(const std::string& name, int64_t steps_total) {
+  absl::Status Heartbeat(const std::string& name, int64_t progress) {
     v1::EngineLoad load;
-    load.set_steps_total(steps_total);
-    load.set_progress(10 * steps_total);
+    load.set_progress(progress);
     return Heartbeat(name, load);
   }
   absl::Status Heartbeat(const std::string& name, const v1::EngineLoad& load) {
