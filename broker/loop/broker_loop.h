@@ -46,7 +46,6 @@ class BrokerLoop {
  public:
   using Reply = std::function<void(absl::Status)>;
   using HeartbeatReply = std::function<void(absl::StatusOr<std::vector<ledger::BorrowerWeight>>)>;
-  using WindowReply = std::function<void(absl::StatusOr<int64_t> lendable_blocks)>;
   using RequestReply = std::function<void(absl::StatusOr<ledger::LeaseResponse>)>;
   using ScaleUpReply = std::function<void(absl::StatusOr<std::vector<ledger::LeaseId>>)>;
   /// `retry_after`: with ALREADY_EXISTS, when the holder of the name will have expired if it sends no heartbeat.
@@ -70,7 +69,7 @@ class BrokerLoop {
   void Deregister(std::string name, std::string instance_id, Reply reply);
 
   // As in broker.proto; bodies in lease_handlers.cc. `reason` is for the log.
-  void ReportWindow(Caller caller, elastic::Demand demand, WindowReply reply);
+  void ReportWindow(Caller caller, elastic::Demand demand, Reply reply);
   void RequestLease(Caller caller, ledger::LeaseRequest request, RequestReply reply);
   void ScaleUp(Caller caller, int64_t need_blocks, ScaleUpReply reply);
   void ReportLease(Caller caller, ledger::Lease lease, std::string reason, Reply reply);

@@ -9,8 +9,8 @@
 
 namespace swiftcache::broker::loop {
 
-void BrokerLoop::ReportWindow(Caller caller, elastic::Demand demand, WindowReply reply) {
-  Post(reply, [=, this] { reply(tables_.ReportWindow(caller, demand, Now())); });
+void BrokerLoop::ReportWindow(Caller caller, elastic::Demand demand, Reply reply) {
+  Post(reply, [=, this] { reply(tables_.ReportWindow(caller, demand, Now()).status()); });
 }
 
 void BrokerLoop::RequestLease(Caller caller, ledger::LeaseRequest request, RequestReply reply) {

@@ -23,8 +23,7 @@ loop::Caller CallerOf(const Request& request) {
 }  // namespace
 
 grpc::ServerUnaryReactor* BrokerDoor::ReportWindow(grpc::CallbackServerContext* context,
-                                                   const v1::ReportWindowRequest* request,
-                                                   v1::ReportWindowResponse* response) {
+                                                   const v1::ReportWindowRequest* request, v1::ReportWindowResponse*) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   if (absl::Status known = CheckCaller(*request); !known.ok()) return Refuse(reactor, known);
   loop_.ReportWindow(CallerOf(*request),
@@ -33,10 +32,7 @@ grpc::ServerUnaryReactor* BrokerDoor::ReportWindow(grpc::CallbackServerContext* 
                       .window_max_request_tokens = request->window_max_request_tokens(),
                       .window_peak_blocks = request->window_peak_blocks(),
                       .cache_blocks = request->cache_blocks()},
-                     [reactor, response](absl::StatusOr<int64_t> lendable_blocks) {
-                       if (lendable_blocks.ok()) response->set_lendable_blocks(*lendable_blocks);
-                       reactor->Finish(ToGrpc(lendable_blocks.status()));
-                     });
+                     [reactor](absl::Status status) { reactor->Finish(ToGrpc(status)); });
   return reactor;
 }
 

@@ -215,9 +215,8 @@ class BrokerLoopLeaseTest : public BrokerLoopTest {
   static Caller CallerNamed(const std::string& name, const std::string& incarnation = "inc-1") {
     return {.name = name, .instance_id = "i1", .incarnation = incarnation};
   }
-  absl::StatusOr<int64_t> Window(const Caller& caller, int64_t used_blocks) {
-    return Await<absl::StatusOr<int64_t>>(
-        [&](auto reply) { loop_->ReportWindow(caller, {.used_blocks = used_blocks}, reply); });
+  absl::Status Window(const Caller& caller, int64_t used_blocks) {
+    return Await<absl::Status>([&](auto reply) { loop_->ReportWindow(caller, {.used_blocks = used_blocks}, reply); });
   }
   absl::StatusOr<ledger::LeaseResponse> Request(const Caller& caller, int64_t blocks) {
     const ledger::LeaseRequest request{.key = "k" + std::to_string(++keys_), .want_bytes = blocks * 368'640};
@@ -237,8 +236,8 @@ class BrokerLoopLeaseTest : public BrokerLoopTest {
   void RegisterPair() {
     ASSERT_TRUE(Register(Sharing("chat")).ok());
     ASSERT_TRUE(Register(Sharing("code")).ok());
-    ASSERT_EQ(*Window(CallerNamed("chat"), 100), 0);
-    ASSERT_EQ(*Window(CallerNamed("code"), 20), 80);
+    ASSERT_TRUE(Window(CallerNamed("chat"), 100).ok());
+    ASSERT_TRUE(Window(CallerNamed("code"), 20).ok());
   }
   ledger::Lease Active(int64_t blocks) {
     const auto answer = Request(CallerNamed("chat"), blocks);
@@ -312,7 +311,7 @@ TEST_F(BrokerLoopLeaseTest, AnotherIncarnationIsToRegisterAgainWhateverIsCalled)
   RegisterPair();
   const Caller old = CallerNamed("chat", "inc-0");
   const auto kUnavailable = absl::StatusCode::kUnavailable;
-  EXPECT_EQ(Window(old, 1).status().code(), kUnavailable);
+  EXPECT_EQ(Window(old, 1).code(), kUnavailable);
   EXPECT_EQ(Request(old, 1).status().code(), kUnavailable);
   EXPECT_EQ(ScaleUp(old, 1).status().code(), kUnavailable);
   EXPECT_EQ(Report(old, {}, ledger::LeaseState::kReleased).code(), kUnavailable);

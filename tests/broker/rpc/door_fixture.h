@@ -105,7 +105,6 @@ class BrokerDoorLeaseTest : public BrokerDoorTest {
       window.set_used_blocks(20);
       v1::ReportWindowResponse response;
       ASSERT_EQ(Call(&v1::BrokerService::Stub::ReportWindow, window, &response), absl::OkStatus());
-      EXPECT_EQ(response.lendable_blocks(), 80);
     }
   }
   static std::string TokenOf(const std::string& name) { return "token of " + name; }

@@ -45,6 +45,14 @@ TEST_F(BrokerDoorLeaseTest, ALeaseGoesFromRequestToReleaseOverTheWire) {
   EXPECT_EQ(SnapshotFor("").leases_size(), 0);
 }
 
+TEST_F(BrokerDoorLeaseTest, WhatTheWindowLeavesIsLent) {
+  v1::RequestLeaseResponse response;
+  EXPECT_EQ(Call(&v1::BrokerService::Stub::RequestLease, WantBlocks(1000), &response), absl::OkStatus());
+  int64_t blocks = 0;
+  for (const v1::Lease& lease : response.leases()) blocks += lease.extent().num_blocks();
+  EXPECT_EQ(blocks, 80);
+}
+
 TEST_F(BrokerDoorLeaseTest, WhoGetsLessThanItsShareHearsOfWhatIsComing) {
   ASSERT_EQ(Register(Sharing("third"), TokenOf("third")), absl::OkStatus());
   const v1::Lease lease = Offered(40);
