@@ -29,6 +29,7 @@ const char kPrefillHelp[] =
 const char kPrefill[] = "swiftcache_prefill_phase_seconds";
 const char kTrafficHelp[] = "Time of steps under lease traffic that could be compared with steps without";
 const char kExpectedHelp[] = "What the same steps would have taken without lease traffic";
+const char kPreemptionsHelp[] = "Sequences that lost their blocks for another";
 const char kFinished[] = "swiftcache_requests_finished_total", kVllmFinished[] = "vllm:request_success_total";
 const char kFinishedHelp[] =
     "Continuations that ended, by why; abort: by the client, or cut as the engine ended; those with errors left out";
@@ -54,10 +55,6 @@ prometheus::Counter& EndedCounter(Metrics& metrics, absl::StatusCode code) {
                          {{"status", absl::StatusCodeToString(code)}});
 }
 
-prometheus::Counter& FinishedCounter(Metrics& metrics, const char* name, const char* reason) {
-  return metrics.Counter(name, kFinishedHelp, {{"finished_reason", reason}});
-}
-
 prometheus::Counter& RefusedCounter(Metrics& metrics, const char* reason) {
   return metrics.Counter("swiftcache_requests_refused_total", "Requests that were not taken, by why",
                          {{"reason", reason}});
@@ -65,19 +62,27 @@ prometheus::Counter& RefusedCounter(Metrics& metrics, const char* reason) {
 
 }  // namespace
 
+EngineMetrics::CounterPair::CounterPair(Metrics& metrics, const char* our_name, const char* vllm_name, const char* help,
+                                        const Metrics::Labels& labels)
+    : ours(metrics.Counter(our_name, help, labels)), vllm(metrics.Counter(vllm_name, help, labels)) {}
+
+EngineMetrics::GaugePair::GaugePair(Metrics& metrics, const char* our_name, const char* vllm_name, const char* help)
+    : ours(metrics.Gauge(our_name, help)), vllm(metrics.Gauge(vllm_name, help)) {}
+
+EngineMetrics::HistogramPair::HistogramPair(Metrics& metrics, const char* our_name, const char* vllm_name,
+                                            const char* help, const std::vector<double>& buckets)
+    : ours(metrics.Histogram(our_name, help, buckets)), vllm(metrics.Histogram(vllm_name, help, buckets)) {}
+
 EngineMetrics::EngineMetrics(Metrics& m, const Geometry& geometry)
     : registry_(m),
-      time_to_first_token_{
-          m.Histogram("swiftcache_time_to_first_token_seconds", "From arrival to the first token", kTtftBuckets),
-          m.Histogram("vllm:time_to_first_token_seconds", "From arrival to the first token", kTtftBuckets)},
-      inter_token_latency_{m.Histogram("swiftcache_inter_token_latency_seconds", "Between tokens", kInterTokenBuckets),
-                           m.Histogram("vllm:inter_token_latency_seconds", "Between tokens", kInterTokenBuckets)},
-      queue_time_{
-          m.Histogram("swiftcache_request_queue_time_seconds", "From arrival to the first step", kRequestBuckets),
-          m.Histogram("vllm:request_queue_time_seconds", "From arrival to the first step", kRequestBuckets)},
-      e2e_latency_{
-          m.Histogram("swiftcache_e2e_request_latency_seconds", "From arrival to the last token", kRequestBuckets),
-          m.Histogram("vllm:e2e_request_latency_seconds", "From arrival to the last token", kRequestBuckets)},
+      time_to_first_token_(m, "swiftcache_time_to_first_token_seconds", "vllm:time_to_first_token_seconds",
+                           "From arrival to the first token", kTtftBuckets),
+      inter_token_latency_(m, "swiftcache_inter_token_latency_seconds", "vllm:inter_token_latency_seconds",
+                           "Between tokens", kInterTokenBuckets),
+      queue_time_(m, "swiftcache_request_queue_time_seconds", "vllm:request_queue_time_seconds",
+                  "From arrival to the first step", kRequestBuckets),
+      e2e_latency_(m, "swiftcache_e2e_request_latency_seconds", "vllm:e2e_request_latency_seconds",
+                   "From arrival to the last token", kRequestBuckets),
       kv_stall_(m.Histogram("swiftcache_kv_stall_seconds",
                             "Time that a step stood still for KV of leases that it streams", kKvBuckets)),
       reclaim_wait_(m.Histogram("swiftcache_reclaim_wait_seconds",
@@ -97,16 +102,14 @@ EngineMetrics::EngineMetrics(Metrics& m, const Geometry& geometry)
                                 kKvBuckets)),
       step_sequences_(m.Histogram("swiftcache_step_sequences", "Sequences in a step", kSequenceBuckets)),
       step_tokens_(m.Histogram("swiftcache_step_tokens", "Tokens computed in a step", kLengthBuckets)),
-      prompt_tokens_{m.Counter("swiftcache_prompt_tokens_total", "Prompt tokens of continuations that got a token"),
-                     m.Counter("vllm:prompt_tokens_total", "Prompt tokens of continuations that got a token")},
-      generation_tokens_{m.Counter("swiftcache_generation_tokens_total", "Tokens generated"),
-                         m.Counter("vllm:generation_tokens_total", "Tokens generated")},
-      preemptions_{m.Counter("swiftcache_preemptions_total", "Sequences that lost their blocks for another",
-                             {{"action", "recompute"}}),
-                   m.Counter("vllm:num_preemptions_total", "Sequences that lost their blocks for another")},
-      stopped_{FinishedCounter(m, kFinished, "stop"), FinishedCounter(m, kVllmFinished, "stop")},
-      length_{FinishedCounter(m, kFinished, "length"), FinishedCounter(m, kVllmFinished, "length")},
-      aborted_{FinishedCounter(m, kFinished, "abort"), FinishedCounter(m, kVllmFinished, "abort")},
+      prompt_tokens_(m, "swiftcache_prompt_tokens_total", "vllm:prompt_tokens_total",
+                     "Prompt tokens of continuations that got a token"),
+      generation_tokens_(m, "swiftcache_generation_tokens_total", "vllm:generation_tokens_total", "Tokens generated"),
+      preemptions_{m.Counter("swiftcache_preemptions_total", kPreemptionsHelp, {{"action", "recompute"}}),
+                   m.Counter("vllm:num_preemptions_total", kPreemptionsHelp)},
+      stopped_(m, kFinished, kVllmFinished, kFinishedHelp, {{"finished_reason", "stop"}}),
+      length_(m, kFinished, kVllmFinished, kFinishedHelp, {{"finished_reason", "length"}}),
+      aborted_(m, kFinished, kVllmFinished, kFinishedHelp, {{"finished_reason", "abort"}}),
       computed_tokens_(m.Counter(kSource, kSourceHelp, {{"source", "computed"}})),
       local_tokens_(m.Counter(kSource, kSourceHelp, {{"source", "local"}})),
       donor_tokens_(m.Counter(kSource, kSourceHelp, {{"source", "donor"}})),
@@ -122,10 +125,8 @@ EngineMetrics::EngineMetrics(Metrics& m, const Geometry& geometry)
       saved_tokens_(m.Counter(kSharing, kSharingHelp, {{"effect", "saved"}})),
       again_for_loans_tokens_(m.Counter(kSharing, kSharingHelp, {{"effect", "again_for_loans"}})),
       again_for_losses_tokens_(m.Counter(kSharing, kSharingHelp, {{"effect", "again_for_losses"}})),
-      running_{m.Gauge("swiftcache_running_requests", "Requests with a sequence in the step"),
-               m.Gauge("vllm:num_requests_running", "Requests with a sequence in the step")},
-      waiting_{m.Gauge("swiftcache_waiting_requests", "Requests that wait for their turn"),
-               m.Gauge("vllm:num_requests_waiting", "Requests that wait for their turn")},
+      running_(m, "swiftcache_running_requests", "vllm:num_requests_running", "Requests with a sequence in the step"),
+      waiting_(m, "swiftcache_waiting_requests", "vllm:num_requests_waiting", "Requests that wait for their turn"),
       free_blocks_(m.Gauge("swiftcache_kv_blocks", kBlocksHelp, {{"state", "free"}})),
       used_blocks_(m.Gauge("swiftcache_kv_blocks", kBlocksHelp, {{"state", "used"}})),
       leased_out_blocks_(m.Gauge("swiftcache_kv_blocks", kBlocksHelp, {{"state", "leased_out"}})),

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -73,7 +74,11 @@ class EngineMetrics {
   void SetLoad(const EngineLoad& load);
 
  private:
+  // A metric by our name, and by vLLM's for the same.
   struct CounterPair {
+    CounterPair(prometheus::Counter& ours, prometheus::Counter& vllm) : ours(ours), vllm(vllm) {}
+    CounterPair(Metrics& metrics, const char* our_name, const char* vllm_name, const char* help,
+                const Metrics::Labels& labels = {});
     prometheus::Counter& ours;
     prometheus::Counter& vllm;
     void Increment(double by) {
@@ -82,6 +87,7 @@ class EngineMetrics {
     }
   };
   struct GaugePair {
+    GaugePair(Metrics& metrics, const char* our_name, const char* vllm_name, const char* help);
     prometheus::Gauge& ours;
     prometheus::Gauge& vllm;
     void Set(double value) {
@@ -90,6 +96,8 @@ class EngineMetrics {
     }
   };
   struct HistogramPair {
+    HistogramPair(Metrics& metrics, const char* our_name, const char* vllm_name, const char* help,
+                  const std::vector<double>& buckets);
     prometheus::Histogram& ours;
     prometheus::Histogram& vllm;
     void Observe(absl::Duration value) {
