@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/base/units.h"
+#include "engine/backend/check_shapes.h"
 #include "engine/backend/cpu/attention.h"
 #include "engine/backend/cpu/core_share.h"
 #include "engine/backend/cpu/dequantize.h"
@@ -192,7 +193,6 @@ class CpuBackend final : public Backend {
 };
 
 absl::Status Check(const CpuBackendOptions& o) {
-  const AttentionShape& shape = o.attention;
   if (o.threads < 1) {
     return absl::InvalidArgumentError(absl::StrCat("threads is ", o.threads, ", wanted at least 1"));
   }
@@ -202,23 +202,7 @@ absl::Status Check(const CpuBackendOptions& o) {
   if (o.max_rows < 1) {
     return absl::InvalidArgumentError(absl::StrCat("max_rows is ", o.max_rows, ", wanted at least 1"));
   }
-  if (shape.num_kv_heads < 1 || shape.num_heads < 1 || shape.num_heads % shape.num_kv_heads != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("num_heads is ", shape.num_heads, ", wanted a multiple of the ", shape.num_kv_heads, " KV heads"));
-  }
-  if (shape.head_dim < 2 || shape.head_dim % 2 != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("head_dim is ", shape.head_dim, ", wanted an even number"));
-  }
-  if (o.kv.num_kv_heads != shape.num_kv_heads || o.kv.head_dim != shape.head_dim || o.kv.block_tokens < 1) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "KV layout of ", o.kv.num_kv_heads, " heads of ", o.kv.head_dim, " with blocks of ", o.kv.block_tokens,
-        " tokens, wanted ", shape.num_kv_heads, " heads of ", shape.head_dim, " and at least one token a block"));
-  }
-  if (static_cast<int64_t>(o.inverse_frequencies.size()) != shape.head_dim / 2) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(o.inverse_frequencies.size(), " rope frequencies, wanted ", shape.head_dim / 2));
-  }
-  return absl::OkStatus();
+  return CheckShapes(o.attention, o.kv, o.inverse_frequencies.size());
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/base/units.h"
+#include "engine/backend/check_shapes.h"
 #include "engine/backend/cuda/attention_products_body.h"
 #include "engine/backend/cuda/cuda_address.h"
 #include "engine/backend/cuda/event_fence.h"
@@ -28,28 +29,11 @@ void RoundUp(std::vector<T>& values, size_t least) {
 }
 
 absl::Status Check(const BackendOptions& o) {
-  const AttentionShape& shape = o.attention;
-  if (shape.num_kv_heads < 1 || shape.num_heads < 1 || shape.num_heads % shape.num_kv_heads != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("num_heads is ", shape.num_heads, ", wanted a multiple of the ", shape.num_kv_heads, " KV heads"));
-  }
-  if (shape.head_dim < 2 || shape.head_dim % 2 != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("head_dim is ", shape.head_dim, ", wanted an even number"));
-  }
-  if (o.kv.num_kv_heads != shape.num_kv_heads || o.kv.head_dim != shape.head_dim || o.kv.block_tokens < 1) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "KV layout of ", o.kv.num_kv_heads, " heads of ", o.kv.head_dim, " with blocks of ", o.kv.block_tokens,
-        " tokens, wanted ", shape.num_kv_heads, " heads of ", shape.head_dim, " and at least one token a block"));
-  }
   if (o.kv.dtype == KvDtype::kInt8) {
     return absl::InvalidArgumentError(
         "--kv_cache_dtype is int8; a GPU holds KV in bf16 or f32: use one of these, or --backend=cpu");
   }
-  if (static_cast<int64_t>(o.inverse_frequencies.size()) != shape.head_dim / 2) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(o.inverse_frequencies.size(), " rope frequencies, wanted ", shape.head_dim / 2));
-  }
-  return absl::OkStatus();
+  return CheckShapes(o.attention, o.kv, o.inverse_frequencies.size());
 }
 
 }  // namespace
