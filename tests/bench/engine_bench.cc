@@ -31,6 +31,7 @@
 #include "engine/models/create_model.h"
 #include "engine/models/decoder.h"
 #include "tests/bench/bandwidth.h"
+#include "tests/bench/fail.h"
 #include "tests/bench/isa_flag.h"
 #include "tests/bench/library_gemm.h"
 #include "tests/bench/timing.h"
@@ -59,17 +60,6 @@ struct Flags {
   int repeats = 7;
   bool json = false;
 };
-
-[[noreturn]] void Fail(const std::string& message) {
-  std::fprintf(stderr, "swiftcache-engine-bench: %s\n", message.c_str());
-  std::exit(2);
-}
-
-Isa IsaOf(const std::string& name) {
-  const std::optional<Isa> isa = engine::backend::cpu::IsaOfName(name);
-  if (!isa) Fail("--isa is " + name + ", wanted " + kWantedIsa);
-  return *isa;
-}
 
 engine::backend::KvDtype KvDtypeOf(const std::string& name) {
   using engine::backend::KvDtype;

@@ -18,6 +18,7 @@
 
 #include "engine/backend/cpu/isa.h"
 #include "engine/loader/checkpoint.h"
+#include "tests/bench/fail.h"
 #include "tests/engine/models/sequence_runner.h"
 
 namespace swiftcache {
@@ -28,11 +29,6 @@ using engine::backend::cpu::Activations;
 using engine::backend::cpu::Isa;
 using engine::models::ComputeDtype;
 using engine::models::SequenceRunner;
-
-[[noreturn]] void Fail(const std::string& message) {
-  std::fprintf(stderr, "swiftcache-model-logits: %s\n", message.c_str());
-  std::exit(2);
-}
 
 // The values that a flag may have; the first one is its default.
 template <typename T>

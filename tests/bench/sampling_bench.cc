@@ -23,6 +23,7 @@
 #include "engine/backend/cpu/isa.h"
 #include "engine/backend/cpu/sampler.h"
 #include "engine/backend/cpu/thread_pool.h"
+#include "tests/bench/fail.h"
 #include "tests/bench/isa_flag.h"
 
 namespace swiftcache::engine::backend::cpu {
@@ -38,17 +39,6 @@ struct Flags {
   int repeats = 51;
   Isa isa = engine::backend::cpu::kHighestIsa;
 };
-
-[[noreturn]] void Fail(const std::string& message) {
-  std::fprintf(stderr, "swiftcache-sampling-bench: %s\n", message.c_str());
-  std::exit(2);
-}
-
-Isa IsaOf(const std::string& name) {
-  const std::optional<Isa> isa = engine::backend::cpu::IsaOfName(name);
-  if (!isa) Fail("--isa is " + name + ", wanted " + kWantedIsa);
-  return *isa;
-}
 
 Flags Parse(int argc, char** argv) {
   Flags flags;
