@@ -27,6 +27,7 @@
 #include "tests/fakes/gated_model.h"
 #include "tests/fakes/late_device.h"
 #include "tests/fakes/lease_hub.h"
+#include "tests/fakes/temp_folder.h"
 #include "tests/fakes/unmapped_transport.h"
 
 namespace swiftcache::engine::exec {
@@ -240,15 +241,7 @@ int64_t FoundOfTheLatest(Engine& borrower, const Talk& talk) {
 
 class LeaseTest : public testing::Test {
  protected:
-  LeaseTest() {
-    char folder[] = "/tmp/swiftcache-lease-test-XXXXXX";
-    EXPECT_NE(mkdtemp(folder), nullptr);
-    shm_dir_ = folder;
-  }
-  ~LeaseTest() override {
-    EXPECT_TRUE(std::filesystem::is_empty(shm_dir_)) << "sockets were left behind";
-    std::filesystem::remove_all(shm_dir_);
-  }
+  ~LeaseTest() override { EXPECT_TRUE(std::filesystem::is_empty(shm_dir_)) << "sockets were left behind"; }
 
   Talk Alone(backend::KvDtype kv_dtype = backend::KvDtype::kBf16) {
     Node node({.name = "alone", .num_blocks = 4096, .kv_dtype = kv_dtype, .shares = false}, shm_dir_, hub_);
@@ -289,7 +282,8 @@ class LeaseTest : public testing::Test {
   }
 
   LeaseHub hub_;
-  std::string shm_dir_;
+  const TempFolder temp_folder_{"/tmp"};
+  const std::string shm_dir_ = temp_folder_.path();
 };
 
 class TokensTest : public LeaseTest, public testing::WithParamInterface<Way> {};

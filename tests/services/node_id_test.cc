@@ -4,26 +4,21 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <sstream>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/name.h"
+#include "tests/fakes/temp_folder.h"
 
 namespace swiftcache::services {
 namespace {
 
 class NodeIdTest : public testing::Test {
  protected:
-  NodeIdTest() {
-    char path[] = "/tmp/swiftcache-node-XXXXXX";
-    folder_ = mkdtemp(path);
-  }
-  ~NodeIdTest() override { std::filesystem::remove_all(folder_); }
-
-  std::filesystem::path folder_;
+  const TempFolder temp_folder_;
+  const std::filesystem::path folder_ = temp_folder_.path();
 };
 
 TEST_F(NodeIdTest, EnginesOfOneFolderAreOfOneNodeWhateverTheyCallIt) {

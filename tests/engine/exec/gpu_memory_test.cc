@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // How engines that start together divide the memory of one GPU.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -19,6 +17,7 @@
 #include "engine/exec/engine_memory.h"
 #include "engine/memory/start_turn.h"
 #include "tests/fakes/fake_cuda_driver.h"
+#include "tests/fakes/temp_folder.h"
 
 namespace swiftcache::engine::exec {
 namespace {
@@ -66,17 +65,13 @@ class StartingEngine {
 
 class GpuMemoryTest : public ::testing::Test {
  protected:
-  GpuMemoryTest() {
-    std::string folder = ::testing::TempDir() + "gpu_memory_XXXXXX";
-    folder_ = mkdtemp(folder.data());
-  }
   ~GpuMemoryTest() override {
-    std::filesystem::remove_all(folder_);
     EXPECT_EQ(driver_.Misuse(), "");
     EXPECT_EQ(driver_.Leaks(), "");
   }
   FakeCudaDriver driver_{{.total_bytes = kTotal}};
-  std::string folder_;
+  const TempFolder temp_folder_;
+  const std::string folder_ = temp_folder_.path();
 };
 
 TEST_F(GpuMemoryTest, WhoStartsSecondOnAGpuSizesItsMemoryByWhatTheFirstHasTaken) {

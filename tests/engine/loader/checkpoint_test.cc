@@ -14,8 +14,8 @@
 #include "absl/strings/str_cat.h"
 #include "engine/backend/cpu/dequantize.h"
 #include "tests/engine/loader/gguf_builder.h"
-#include "tests/engine/loader/temp_folder.h"
 #include "tests/engine/loader/test_files.h"
+#include "tests/fakes/temp_folder.h"
 
 namespace swiftcache::engine::loader {
 namespace {

@@ -4,10 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <limits>
+
+#include "tests/fakes/temp_folder.h"
 
 namespace swiftcache::engine::memory {
 namespace {
@@ -18,12 +19,9 @@ namespace fs = std::filesystem;
 class MemoryLimitsTest : public ::testing::Test {
  protected:
   MemoryLimitsTest() {
-    std::string name = (fs::temp_directory_path() / "swiftcache-limits-XXXXXX").string();
-    folder_ = mkdtemp(name.data());
     sources_ = {Path("meminfo"), Path("self_cgroup"), Path("cgroup")};
     Write("meminfo", "MemTotal:       1000 kB\nMemFree:         100 kB\nMemAvailable:    800 kB\n");
   }
-  ~MemoryLimitsTest() override { fs::remove_all(folder_); }
 
   std::string Path(const std::string& name) const { return (folder_ / name).string(); }
   void Write(const std::string& name, const std::string& text) const {
@@ -31,7 +29,8 @@ class MemoryLimitsTest : public ::testing::Test {
     std::ofstream(folder_ / name) << text;
   }
 
-  fs::path folder_;
+  const TempFolder temp_folder_;
+  const fs::path folder_ = temp_folder_.path();
   MemorySources sources_;
 };
 

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "tests/fakes/log_lines.h"
+#include "tests/fakes/temp_folder.h"
 
 namespace swiftcache::engine::memory {
 namespace {
@@ -29,18 +30,13 @@ bool Never() { return false; }
 
 class StartTurnTest : public ::testing::Test {
  protected:
-  StartTurnTest() {
-    std::string folder = ::testing::TempDir() + "start_turn_XXXXXX";
-    folder_ = mkdtemp(folder.data());
-  }
-  ~StartTurnTest() override { std::filesystem::remove_all(folder_); }
-
   StartTurn::Options For(const std::string& holder, const std::string& device = "gpu-1") {
     return {.folder = folder_ + "/made", .device_id = device, .holder = holder};
   }
   std::string path() const { return folder_ + "/made/start-gpu-1"; }
 
-  std::string folder_;
+  const TempFolder temp_folder_;
+  const std::string folder_ = temp_folder_.path();
 };
 
 TEST_F(StartTurnTest, TheSecondWaitsUntilTheFirstHasWhatItWantsAndSaysForWhom) {

@@ -7,9 +7,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <iterator>
 #include <memory>
@@ -23,21 +21,13 @@
 #include "engine/memory/arena.h"
 #include "engine/transport/shm_transport.h"
 #include "tests/fakes/recording_transport_events.h"
+#include "tests/fakes/temp_folder.h"
 
 namespace swiftcache::engine::transport {
 
 /// A --shm_dir that goes at the end.
-class ShmFolder {
- public:
-  ShmFolder() {
-    char path[] = "/tmp/swiftcache-shm-XXXXXX";
-    path_ = mkdtemp(path);
-  }
-  ~ShmFolder() { std::filesystem::remove_all(path_); }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
+struct ShmFolder : TempFolder {
+  ShmFolder() : TempFolder("/tmp") {}
 };
 
 inline constexpr int64_t kArenaBytes = 8160 * kKiB;  // 170 blocks, whole pages

@@ -7,14 +7,13 @@
 #include <poll.h>
 #include <unistd.h>
 
-#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "tests/fakes/temp_folder.h"
 
 namespace swiftcache::services::ctl {
 namespace {
@@ -23,9 +22,6 @@ constexpr char kListening[] = "echo listening grpc=127.0.0.1:1234 http=127.0.0.1
 
 class ChildProcessTest : public ::testing::Test {
  protected:
-  void SetUp() override { std::filesystem::create_directories(folder_); }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   std::unique_ptr<ChildProcess> Run(const std::string& script) {
     auto child = ChildProcess::Start("chat", "/bin/sh", {"-c", script}, folder_);
     EXPECT_TRUE(child.ok()) << child.status();
@@ -46,7 +42,8 @@ class ChildProcessTest : public ::testing::Test {
     return {std::istreambuf_iterator<char>(file), {}};
   }
 
-  const std::string folder_ = absl::StrCat(testing::TempDir(), "child_process_test.", getpid());
+  const TempFolder temp_folder_;
+  const std::string folder_ = temp_folder_.path();
 };
 
 TEST_F(ChildProcessTest, ItsAddressesAreReadFromWhatItPrints) {

@@ -3,7 +3,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstdint>
 #include <filesystem>
@@ -11,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/units.h"
+#include "tests/fakes/temp_folder.h"
 
 namespace swiftcache::services::ctl {
 namespace {
@@ -22,17 +21,16 @@ namespace fs = std::filesystem;
 class LocalModelTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    fs::remove_all(folder_);
     fs::create_directories(folder_ + "/coder");
     Write("small.v2.gguf", 1000);
     Write("coder/model-1.safetensors", 300);
     Write("coder/model-2.safetensors", 200);
   }
-  void TearDown() override { fs::remove_all(folder_); }
   void Write(const std::string& file, size_t bytes) { std::ofstream(folder_ + "/" + file) << std::string(bytes, 'x'); }
   std::string Path(const std::string& file) const { return folder_ + "/" + file; }
 
-  const std::string folder_ = absl::StrCat(testing::TempDir(), "local_model_test.", getpid());
+  const TempFolder temp_folder_;
+  const std::string folder_ = temp_folder_.path();
 };
 
 TEST_F(LocalModelTest, IsCalledAsItsFileOrFolderUnlessItIsGivenAName) {

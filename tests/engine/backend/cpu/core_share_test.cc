@@ -25,18 +25,13 @@
 #include "absl/time/clock.h"
 #include "engine/backend/cpu/thread_pool.h"
 #include "tests/fakes/fake_clock.h"
+#include "tests/fakes/temp_folder.h"
 
 namespace swiftcache::engine::backend::cpu {
 namespace {
 
 class CoreShareTest : public ::testing::Test {
  protected:
-  CoreShareTest() {
-    char path[] = "/dev/shm/swiftcache-cores-XXXXXX";
-    folder_ = mkdtemp(path);
-  }
-  ~CoreShareTest() override { std::filesystem::remove_all(folder_); }
-
   std::unique_ptr<CoreShare> Join(int in_set, int usable = 1 << 20, const std::string& set = "f",
                                   uint64_t quota_group = 0) {
     auto share =
@@ -45,7 +40,8 @@ class CoreShareTest : public ::testing::Test {
     return std::move(share).value();
   }
 
-  std::string folder_;
+  const TempFolder temp_folder_{"/dev/shm"};
+  const std::string folder_ = temp_folder_.path();
   FakeClock clock_;
 };
 
@@ -272,8 +268,8 @@ TEST_F(CoreShareTest, OneThreadIsTheCallers) {
 }
 
 TEST(AllowedCoresTest, AQuotaOfAnyGroupAboveCounts) {
-  char path[] = "/tmp/swiftcache-cgroup-XXXXXX";
-  const std::string root = mkdtemp(path);
+  const TempFolder folder;
+  const std::string& root = folder.path();
   std::filesystem::create_directories(root + "/a/b");
   EXPECT_EQ(FindQuota(root, "/a/b").cores, 0);
   std::ofstream(root + "/a/b/cpu.max") << "max 100000\n";
@@ -287,7 +283,6 @@ TEST(AllowedCoresTest, AQuotaOfAnyGroupAboveCounts) {
   EXPECT_NE(FindQuota(root, "/a/b").group, 0);
   std::ofstream(root + "/cpu.max") << "much\n";
   EXPECT_EQ(FindQuota(root, "/a").cores, 3);
-  std::filesystem::remove_all(root);
 }
 
 TEST(AllowedCoresTest, WhatThisProcessMayUse) {

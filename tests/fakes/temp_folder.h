@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A folder that is gone after the test.
+//
+//   const TempFolder folder;
+//   const std::string path = folder.Write("model.gguf", "GGUF");
 #pragma once
 
 #include <gtest/gtest.h>
@@ -9,12 +12,13 @@
 #include <fstream>
 #include <string>
 
-namespace swiftcache::engine::loader {
+namespace swiftcache {
 
+/// Ownership: of the folder with all that is in it. `parent`: /tmp where sockets lie in it, whose paths are short.
 class TempFolder {
  public:
-  TempFolder() {
-    std::string path = testing::TempDir() + "/swiftcache-loader-XXXXXX";
+  explicit TempFolder(const std::string& parent = testing::TempDir()) {
+    std::string path = std::filesystem::path(parent) / "swiftcache-test-XXXXXX";
     path_ = mkdtemp(path.data());
   }
   TempFolder(const TempFolder&) = delete;
@@ -34,4 +38,4 @@ class TempFolder {
   std::string path_;
 };
 
-}  // namespace swiftcache::engine::loader
+}  // namespace swiftcache
