@@ -69,10 +69,12 @@ void BorrowerSide::Opened(LeaseId id, const absl::StatusOr<transport::LeaseView>
   if (view.ok() && open != views_.end()) open->second = *view;  // else it was closed meanwhile
   borrower_.Opened(id, view.ok(), now);
   if (view.ok()) {
-    opening_fails_ = false;
+    opening_failed_at_ = absl::InfinitePast();
+    failed_since_request_ = false;
     fruitless_interval_ = options_.min_request_interval;
   } else if (!absl::IsPermissionDenied(view.status())) {  // with that a donor refuses what it has taken back meanwhile
-    opening_fails_ = true;
+    opening_failed_at_ = now;
+    failed_since_request_ = true;
   }
   if (!view.ok()) LOG(WARNING) << "lease " << id << " could not be opened: " << view.status();
 }
@@ -97,16 +99,19 @@ void BorrowerSide::Wish(int64_t bytes, int64_t waiting_tokens, absl::Time now) {
 }
 
 // While requests wait for memory, what a donor can lend again is worth a question at once. So it is when a lease has gone:
-// what could not be had came on top of that. Not where leases come and cannot be opened: each costs its donor a grant.
+// what could not be had came on top of that. Not where leases come and cannot be opened: each costs its donor a grant. An
+// answer without leases costs nobody anything, whatever could not be opened before it.
 absl::Time BorrowerSide::NextRequest() const {
   const absl::Duration interval = waiting_tokens_ > 0 ? options_.min_request_interval : request_interval_;
-  return last_request_ + (opening_fails_ ? std::max(interval, fruitless_interval_) : interval);
+  return std::max(last_request_ + interval, opening_failed_at_ + fruitless_interval_);
 }
 
 void BorrowerSide::MaybeRequest(absl::Time now) {
   if (wished_bytes_ <= 0 || request_under_way_ || now < NextRequest()) return;
   if (now - last_request_ > 2 * request_interval_) AskSoon();  // it is another shortage than the one before
-  if (opening_fails_) fruitless_interval_ = std::min(2 * fruitless_interval_, options_.max_request_interval);
+  if (std::exchange(failed_since_request_, false)) {
+    fruitless_interval_ = std::min(2 * fruitless_interval_, options_.max_request_interval);
+  }
   request_under_way_ = true;
   asked_for_waiting_ = waiting_tokens_ > 0;
   last_request_ = now;

@@ -89,11 +89,12 @@ class BorrowerSide {
   std::map<kv::LeaseId, absl::Time> release_held_at_;  // drains that the loop has not heard of by then
   int64_t wished_bytes_ = 0, waiting_tokens_ = 0;
   bool request_under_way_ = false, asked_for_waiting_ = false;
-  absl::Time last_request_ = absl::InfinitePast();  // or its answer
-  absl::Duration request_interval_;                 // while nothing waits
-  absl::Duration fruitless_interval_;               // while what comes cannot be opened
-  bool opening_fails_ = false;                      // the last lease could not be opened
-  int64_t responses_ = 0;                           // requests; the next one's key follows from it
+  absl::Time last_request_ = absl::InfinitePast();       // or its answer
+  absl::Duration request_interval_;                      // while nothing waits
+  absl::Duration fruitless_interval_;                    // behind a lease that cannot be opened; grows while such come
+  absl::Time opening_failed_at_ = absl::InfinitePast();  // that of the last lease, if it did
+  bool failed_since_request_ = false;                    // an opening
+  int64_t responses_ = 0;                                // requests; the next one's key follows from it
 };
 
 }  // namespace swiftcache::engine::coordinator

@@ -395,6 +395,21 @@ TEST_F(AskedInVainTest, WhileLeasesComeAndCannotBeOpenedWhoWaitsAsksLessAndLessO
   EXPECT_EQ(NumRequests(number + 1, 5), 1) << "one is open";
 }
 
+TEST_F(AskedInVainTest, WhereNothingComesAfterAnOpeningThatFailedWhoWaitsAsksAsOftenAsBefore) {
+  Start({.min_request_interval = absl::Seconds(1), .max_request_interval = absl::Seconds(4)});
+  WishAfter(absl::ZeroDuration(), 5);
+  Answer({.offered_bytes = 4 * kBlockBytes});
+  coordinator_->OnLease(Taken(1));
+  ASSERT_TRUE(transport_.log().WaitFor("Open 1"));
+  coordinator_->OnOpened(kv::LeaseId(1), absl::UnavailableError("its donor is gone"));
+  for (int number = 2; number <= 6; ++number) {
+    Settle();
+    WishAfter(absl::Seconds(1), 5);
+    ASSERT_EQ(NumRequests(number, 5), 1) << number;
+    Answer({.shortage = "all is lent"});
+  }
+}
+
 TEST_F(AskedInVainTest, ALeaseThatItsDonorHasTakenBackMeanwhileSaysNothingOfTheNext) {
   Start({.min_request_interval = absl::Seconds(1), .max_request_interval = absl::Seconds(4)});
   for (int number = 1; number <= 4; ++number) {
