@@ -91,6 +91,11 @@ absl::StatusOr<ShownMemory> ShmMemory::ShowLent(int64_t offset, int64_t bytes) c
 }
 
 absl::Status ShmMemory::PrepareToLend(int64_t offset, int64_t bytes) {
+  const int64_t page = memory::Arena::page_bytes();
+  if (offset % page != 0 || bytes % page != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a lease is of ", bytes, " bytes at ", offset, "; whole pages of ", page, " bytes are wanted"));
+  }
   absl::StatusOr<memory::UniqueFd> fd = arena_.Show(offset, bytes);
   absl::MutexLock lock(&mutex_);
   memory::UniqueFd& lent = lent_[offset];  // none is as much to be exchanged

@@ -214,6 +214,7 @@ class Transport {
   /// Whether leases get and leave memory of their own (--remap_on_return). If not, neither is called.
   virtual bool exchanges() const { return false; }
   /// Before Grant. REQUIRES: the part is in use by nobody, from here on to Exchange. An error: it cannot be lent.
+  /// INVALID_ARGUMENT: it is not whole pages.
   virtual absl::Status PrepareToLend(int64_t offset_bytes, int64_t bytes) { return absl::OkStatus(); }
   /// After the Fence of a lease, and where none was granted after all. Once it is OK the part is its owner's, and what
   /// is written there nobody else sees. An error: until it is called again and succeeds nobody may touch the part.

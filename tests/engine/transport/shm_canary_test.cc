@@ -254,5 +254,16 @@ TEST(ShmCanaryTest, WhatHasNoMemoryOfItsOwnIsNotShown) {
   EXPECT_EQ(donor.transport->Exchange(kLentAt, kLentBytes), absl::OkStatus()) << "there is nothing to exchange";
 }
 
+// A broker that is wrong about blocks may offer such.
+TEST(ShmCanaryTest, WhatIsNotWholePagesIsNotLent) {
+  ShmFolder folder;
+  Node donor(folder, {.name = "donor", .remap_on_return = true});
+  const int64_t page = memory::Arena::page_bytes();
+  for (const auto& [offset, bytes] : {std::pair(page / 2, page), std::pair(kLentAt, page + page / 2)}) {
+    EXPECT_EQ(donor.transport->PrepareToLend(offset, bytes).code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(donor.transport->Exchange(offset, bytes), absl::OkStatus()) << "there is nothing to exchange";
+  }
+}
+
 }  // namespace
 }  // namespace swiftcache::engine::transport
