@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-#include "absl/time/clock.h"
+#include "common/base/wall_time.h"
 
 namespace swiftcache {
 
@@ -35,6 +35,6 @@ void SetDeadline(grpc::ClientContext& context, absl::Time deadline) {
   if (deadline != absl::InfiniteFuture()) context.set_deadline(absl::ToChronoTime(deadline));
 }
 
-void SetTimeout(grpc::ClientContext& context, absl::Duration timeout) { SetDeadline(context, absl::Now() + timeout); }
+void SetTimeout(grpc::ClientContext& context, absl::Duration timeout) { SetDeadline(context, WallTimeNow() + timeout); }
 
 }  // namespace swiftcache

@@ -4,8 +4,8 @@
 #include <grpcpp/alarm.h>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "common/base/status_macros.h"
+#include "common/base/wall_time.h"
 #include "common/rpc/proto_duration.h"
 #include "common/rpc/status.h"
 #include "engine/rpc/generate_request.h"
@@ -128,7 +128,7 @@ void GenerateManyStream::Submit(const std::shared_ptr<Generation>& generation, e
   const std::shared_ptr<GenerateManyStream> self = shared_from_this();
   if (timeout != absl::InfiniteDuration()) {
     // Called, with false, when the generation is destroyed as well.
-    generation->deadline.Set(absl::ToChronoTime(absl::Now() + timeout),
+    generation->deadline.Set(absl::ToChronoTime(WallTimeNow() + timeout),
                              [weak_self = std::weak_ptr(self), weak = std::weak_ptr(generation)](bool passed) {
                                const auto stream = weak_self.lock();
                                const auto late = weak.lock();
