@@ -207,7 +207,8 @@ void Allocation::AddRipe(const Places& stay, int64_t lacking_bytes, absl::Time r
 
 // Asks to revoke for the borrower what others hold above their shares; returns the bytes on their way back. So that
 // leases do not move to and fro, a borrower that is not starved gets only memory of idle borrowers, and only if tokens
-// wait. Who has come back has as much time to say what it needs as a new lease has.
+// wait. Where nothing else comes one of these also gives a lease of which it has only a part above its share: nothing
+// waits there that could take it back. Who has come back has as much time to say what it needs as a new lease has.
 int64_t Allocation::Rebalance(Case& request, int64_t lacking_bytes) {
   const Member& borrower = request.borrower;
   const bool starved = request.held + request.got < request.share / 4 * 3;
@@ -218,22 +219,26 @@ int64_t Allocation::Rebalance(Case& request, int64_t lacking_bytes) {
     coming += table_.LentBy(donor).revoking_bytes - table_.PairOf(donor, borrower.id).revoking_bytes;
   }
   std::deque<Places> ripe;  // by yielder
-  std::vector<Yielder> above;
+  std::vector<Yielder> above, idle;
   for (const auto& [party, stake] : request.stakes) {
     const Member& member = *members_.Find(party);
-    const bool yields = starved || (borrower.waiting_tokens > 0 && members_.OnlyCaches(member, request.now));
+    const bool only_caches = borrower.waiting_tokens > 0 && members_.OnlyCaches(member, request.now);
+    const bool yields = starved || only_caches;
     if (party == borrower.id || !yields || member.here_since > ripe_since) continue;
     Places& leases = ripe.emplace_back();
     for (const Source& source : request.sources.list) {
       AddRipe(table_.PairOf(source.donor->id, party).stay, lacking_bytes, ripe_since, leases);
     }
     above.emplace_back(stake.held - stake.share, /*weight=*/1, leases, /*offers=*/false);
+    if (only_caches) idle.push_back(above.back());
   }
   const auto may = [](const Yielder& yielder) {  // and is not below its share afterwards
     return yielder.has_leases() && yielder.next().num_bytes <= yielder.bytes();
   };
+  const auto may_in_part = [](const Yielder& yielder) { return yielder.has_leases() && yielder.bytes() > 0; };
   while (coming < lacking_bytes) {
     Yielder* most = MostAbove(above, may);
+    if (most == nullptr && coming == 0) most = MostAbove(idle, may_in_part);
     if (most == nullptr) break;
     const Lease& victim = most->Pop();
     coming += victim.num_bytes;

@@ -43,9 +43,10 @@ struct LeaseResponse {
 /// max_lease_bytes. Borrowers of one node share what the donors lend by weighted max-min fairness over waiting tokens
 /// (elastic/fair_share.h). The first borrower may hold everything, but only until another asks: when a borrower has
 /// less than 3/4 of its share, leases that are older than min_hold are taken back for it from borrowers above their
-/// shares. An engine that is not here (it has not registered again with a new broker, or cannot reach this one) keeps
-/// what it holds, which is no part of what is divided: what it needs is not known. What the borrower holds of donors
-/// that are not here counts as held.
+/// shares. Who only caches yields to tokens that wait, and may so end below its share, by less than a lease. An engine
+/// that is not here (it has not registered again with a new broker, or cannot reach this one) keeps what it holds, which
+/// is no part of what is divided: what it needs is not known. What the borrower holds of donors that are not here counts
+/// as held.
 ///
 /// Thread-safety: none. Ownership: borrows parties, table, members and limits.
 class Allocation {

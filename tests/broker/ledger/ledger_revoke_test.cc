@@ -287,6 +287,24 @@ TEST_F(LedgerTest, WhatAnIdleBorrowerHasCachedYieldsToTokensThatWait) {
   EXPECT_EQ(BlocksOf("idle"), 10);
 }
 
+// What it lacks is less than a lease, and all is lent in such leases.
+TEST_F(LedgerTest, WhoOnlyCachesYieldsAWholeLeaseToTokensThatLackAPartOfIt) {
+  AddEngine(EngineOf("idle"), {}, kBlocks);
+  AddEngine(EngineOf("busy"), {}, kBlocks);
+  AddEngine(EngineOf("code"));
+  Activate(Request("idle", 160).leases);
+  now_ += absl::Hours(1);
+  Request("busy", 4, 4000);
+  EXPECT_EQ(BlocksOf("idle"), 160) << "something runs on it";
+  ASSERT_TRUE(ledger_->ReportWindow(PartyOf("idle"), {.window_peak_blocks = kBlocks}, now_).ok());
+  Request("busy", 4, 0);
+  EXPECT_EQ(BlocksOf("idle"), 160) << "the other would only cache, too";
+  EXPECT_EQ(Request("busy", 4, 4000).coming_bytes, 4 * kBlock);
+  EXPECT_EQ(BlocksOf("idle"), 150);
+  EXPECT_EQ(Request("busy", 4, 4000).coming_bytes, 4 * kBlock);
+  EXPECT_EQ(BlocksOf("idle"), 150) << "that is on its way";
+}
+
 // Its blocks are too large for units of that arena; what it asks of nobody is no part of what others divide.
 TEST_F(LedgerTest, WhoCanShareWithNoDonorHasNoClaimOnItsMemory) {
   Engine big = EngineOf("big");
