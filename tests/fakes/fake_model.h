@@ -31,10 +31,11 @@
 
 namespace swiftcache {
 
-/// A step as the hooks see it: its number from 0, and its rows.
+/// A step as the hooks see it: its number from 0, its rows, and whether it goes on where the one before was cut short.
 struct FakeStep {
   int64_t number = 0;
   int64_t num_rows = 0;
+  bool goes_on = false;
 };
 
 struct FakeModelOptions {
@@ -172,7 +173,7 @@ class FakeModel final : public engine::models::Model {
     CheckBatch();
     if (batch_.first_piece == 0) Embed();
     CHECK_EQ(states_.size(), batch_.token_ids.size());
-    const FakeStep step{steps_++, static_cast<int64_t>(states_.size())};
+    const FakeStep step{steps_++, static_cast<int64_t>(states_.size()), batch_.first_piece > 0};
     if (options_.on_step) status = options_.on_step(step);
   }
 

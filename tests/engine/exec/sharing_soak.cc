@@ -30,6 +30,7 @@ SharingSoak::SharingSoak(const SoakOptions& options, SoakTally& tally)
   if (options.bug == ReaderBug::kTokensReadEarly) model_.bug = Bug::kTokensLate;
   model_.on_step = [this](const FakeStep& step) {
     computed_ += step.num_rows;
+    tally_.went_on += step.goes_on;
     EnterLayer(kGathered);
     return absl::OkStatus();
   };

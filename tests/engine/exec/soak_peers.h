@@ -52,6 +52,7 @@ struct SoakTally {
   int64_t lent_byte_seconds = 0, ended_for_need = 0, given_back = 0, borrowers_gone = 0;
   kv::SharingWorth sharing;
   int64_t requests = 0, cancelled = 0, starved = 0, tokens = 0, donor_tokens = 0, steps = 0, preemptions = 0;
+  int64_t went_on = 0;                            // steps, where the one before was cut short
   int64_t again = 0, most_losses = 0;             // tokens computed again because of leases; losses of one sequence
   int64_t stores_behind = 0, streams_behind = 0;  // asked for before what they follow was done
   int64_t first_layers_found = 0;                 // slices that the step before had brought
