@@ -49,7 +49,8 @@ class EngineLink {
   void MarkLost(absl::Status why) ABSL_LOCKS_EXCLUDED(mutex_);
   void ClearLost() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  /// A request there ended with UNAVAILABLE: the engine may be dead, or end, before the broker tells of it.
+  /// A request there ended with UNAVAILABLE: the engine may be dead, or end, before the broker tells of it; or with
+  /// INTERNAL: what fails at once is never loaded, and would be sent nearly every request.
   void NoteFailure(absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Time last_failure() const ABSL_LOCKS_EXCLUDED(mutex_);  // InfinitePast: none was noted
 

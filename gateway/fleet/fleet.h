@@ -33,7 +33,7 @@ struct EngineView {
   EngineState state = EngineState::kUnspecified;
   int64_t max_model_len_tokens = 0;
   int64_t requests_of_others = 0;  // that it has beside those of this gateway, as far as is known
-  bool suspect = false;            // a request failed there of late, so that it may be dead
+  bool suspect = false;            // a request failed there of late: it may be dead, or fail them all
 };
 
 /// One model at one moment. `text` is UNAVAILABLE until a card is there; it is that of the card that most READY engines
@@ -63,8 +63,8 @@ class Fleet final : public ClusterSink {
     absl::Duration restart_grace = absl::Seconds(10);
     /// A model whose last engine left is known for this long: it may be starting again.
     absl::Duration remembered = absl::Minutes(10);
-    /// An engine is suspect for this long after a request there ended with UNAVAILABLE: the broker notices by then
-    /// whether it is dead.
+    /// An engine is suspect for this long after a request there ended with UNAVAILABLE or INTERNAL: the broker notices
+    /// by then whether it is dead, and where it fails, one request shows that it still does.
     absl::Duration suspected = absl::Seconds(3);
     std::function<void()> on_ready = {};  // once, by a thread of the fleet or of the sink; must not block
   };

@@ -199,7 +199,7 @@ void RelayCall::OnEngineEvent(fleet::EngineEvent event) {
 
 void RelayCall::OnEngineDone(const absl::Status& status) {
   in_flight_.Release();
-  if (absl::IsUnavailable(status)) tried_.back()->NoteFailure(env_.clock.Now());
+  if (absl::IsUnavailable(status) || absl::IsInternal(status)) tried_.back()->NoteFailure(env_.clock.Now());
   absl::Status outcome = OutcomeOf(EndAttempt(status));
   if (!aborted() && !outcome.ok()) env_.metrics.Failed(model_.name, engine_name_, outcome);
   if (!aborted() && route::ShouldRetry(outcome, sent_)) {

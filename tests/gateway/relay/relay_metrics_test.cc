@@ -147,8 +147,6 @@ TEST_F(RelayMetricsTest, WhatFailsIsCountedWithTheEngineWhereItDidThoughAnotherA
   Serve({"a", "b"});
   relay_->UpdateMetrics();
   for (const char* engine : {"a", "b"}) EXPECT_THAT(Scrape(), HasSubstr(failures(engine, "UNAVAILABLE", 0)));
-  engines_["a"].SetScript([](FakeCall& call) { call.End(absl::InternalError("a step failed")); });
-  ASSERT_FALSE(Run(Prompt("x")).ok());
   engines_["a"].SetScript([](FakeCall& call) {
     call.SendText("x");
     call.WaitCancelled();
@@ -162,6 +160,8 @@ TEST_F(RelayMetricsTest, WhatFailsIsCountedWithTheEngineWhereItDidThoughAnotherA
   engines_["a"].SetScript(fakes::DieAfter(0));
   ASSERT_EQ(Run(Prompt("x")), absl::OkStatus());
   engines_["b"].SetScript(fakes::DieAfter(1));  // now it is asked before the other
+  ASSERT_FALSE(Run(Prompt("x")).ok());
+  engines_["a"].SetScript([](FakeCall& call) { call.End(absl::InternalError("a step failed")); });
   ASSERT_FALSE(Run(Prompt("x")).ok());
   const std::string scraped = Scrape();
   EXPECT_THAT(scraped, HasSubstr(failures("a", "UNAVAILABLE", 1)));
