@@ -113,6 +113,7 @@ Json ModelJson(const relay::ModelInfo& model, int64_t created_s) {
           {"object", "model"},
           {"created", created_s},
           {"owned_by", "swiftcache"},
+          {"root", model.name},  // clients of vLLM index it
           {"max_model_len", model.max_model_len_tokens}};
 }
 

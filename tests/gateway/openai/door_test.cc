@@ -23,6 +23,7 @@ TEST_F(DoorTest, ModelsAreListedAndFoundByName) {
   ASSERT_EQ(list["data"].size(), 2u);
   EXPECT_EQ(list["data"][0]["id"], "a/b");
   EXPECT_EQ(list["data"][1]["max_model_len"], 2048);
+  EXPECT_EQ(list["data"][1].value("root", ""), "m");
   for (const char* path : {"/v1/models/a/b", "/v1/models/a%2Fb"}) {
     client_->SendRequest("GET", path);
     EXPECT_EQ(json::parse(client_->ReadResponse()->body)["id"], "a/b") << path;
