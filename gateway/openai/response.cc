@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "common/base/utf8.h"
 
 namespace swiftcache::gateway::openai {
@@ -67,7 +68,12 @@ Json CompletionTop(const relay::TokenLogprob& token) {
   return top;
 }
 
-std::string Event(const std::string& json) { return "data: " + json + "\n\n"; }
+// Many clients take U+0085, U+2028 and U+2029 for the end of a line, as Python's splitlines does. In JSON they stand
+// inside strings alone, where they may be escaped.
+std::string Event(std::string json) {
+  absl::StrReplaceAll({{"\xc2\x85", "\\u0085"}, {"\xe2\x80\xa8", "\\u2028"}, {"\xe2\x80\xa9", "\\u2029"}}, &json);
+  return "data: " + json + "\n\n";
+}
 
 // Everything before the choices; inside their list.
 std::string Head(const ResponseOptions& options, const std::string& id, int64_t created_s) {
@@ -148,7 +154,7 @@ std::string ResponseWriter::RoleChunk(int32_t index, const UsageTotals* usage) c
   std::string chunk = Head(options_, id_, created_s_);
   const Json begin = {{"index", index}, {"delta", {{"role", "assistant"}, {"content", ""}}}};
   AddChoice(begin, options_.endpoint, nullptr, {}, chunk);
-  return Event(chunk + Tail(usage));
+  return Event(std::move(chunk) + Tail(usage));
 }
 
 std::string ResponseWriter::Chunk(int32_t index, Choice& added, const UsageTotals* usage) const {
@@ -162,7 +168,7 @@ std::string ResponseWriter::Chunk(int32_t index, Choice& added, const UsageTotal
   std::string chunk = Head(options_, id_, created_s_);
   AddChoice(begin, options_.endpoint, options_.logprobs ? &added.logprobs : nullptr, std::exchange(added.finish, {}),
             chunk);
-  return Event(chunk + Tail(usage));
+  return Event(std::move(chunk) + Tail(usage));
 }
 
 std::string ResponseWriter::UsageChunk(const UsageTotals& usage) const {

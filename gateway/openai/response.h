@@ -50,7 +50,8 @@ struct Choice {
 
 inline constexpr std::string_view kDone = "data: [DONE]\n\n";
 
-/// Every method returns whole server-sent events ("data: ...\n\n"), except Whole.
+/// Every method returns whole server-sent events ("data: ...\n\n"), except Whole; no other end of a line is in them, not
+/// even one of Unicode's.
 /// Thread-safety: immutable. Errors: none; bytes that are not UTF-8 become U+FFFD (but "bytes:\xe2\x82" in the logprobs
 /// of completions), logarithms of zero -9999.
 class ResponseWriter {

@@ -112,6 +112,20 @@ TEST_F(StreamTest, LogprobsOfAStreamCountOffsetsOn) {
   EXPECT_EQ(events[1]["choices"][0]["logprobs"]["text_offset"], json::array({2}));
 }
 
+// At which Python's splitlines, and so many a client, ends a line.
+TEST_F(StreamTest, EndsOfLinesThatAreUnicodesAreEscaped) {
+  const std::string text = "a\u2028b\u2029c\u0085d";
+  relay_.on_generate = [&](std::shared_ptr<FakeCall> call) { call->Say({text}); };
+  for (const auto& [path, body] : {std::pair(kChatPath, ChatBody()), {kCompletionsPath, CompletionBody()}}) {
+    json streamed = body;
+    streamed["stream"] = true;
+    const std::string events = Post(path, streamed).body;
+    for (const char* end : {"\u2028", "\u2029", "\u0085"}) EXPECT_EQ(events.find(end), std::string::npos) << events;
+    const json choice = Events(events).back()["choices"][0];
+    EXPECT_EQ(choice.contains("delta") ? choice["delta"]["content"] : choice["text"], text);
+  }
+}
+
 TEST_F(StreamTest, TokensArriveAsTheyAreMade) {
   client_->SendRequest("POST", kCompletionsPath, CompletionBody({{"stream", true}}).dump());
   auto call = relay_.WaitForCall(0);
