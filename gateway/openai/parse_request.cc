@@ -166,6 +166,7 @@ absl::StatusOr<ParsedRequest> ParseRequest(Endpoint endpoint, const std::string&
   } else {
     ReadCompletionOptions(fields, shared.sampling, answer);
     shared.plain_prompt = fields.Bool("plain_content").value_or(false);
+    shared.add_special = fields.Bool("add_special_tokens").value_or(true);
     inputs = ParsePrompts(fields, limits);
     answer.max_echo_bytes = limits.max_echo_bytes;
     if (answer.echo) CheckEcho(fields, limits, inputs, shared.sampling.n.value_or(1));

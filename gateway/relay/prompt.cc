@@ -107,12 +107,12 @@ absl::Status CheckLength(int64_t prompt_tokens, int64_t max_model_len_tokens) {
                                               : TooLong(absl::StrCat(prompt_tokens), max_model_len_tokens);
 }
 
-absl::StatusOr<std::vector<int32_t>> PromptIds(const fleet::ModelText& text, Input input, bool plain,
-                                               int64_t max_model_len_tokens) {
+absl::StatusOr<std::vector<int32_t>> PromptIds(const fleet::ModelText& text, Input input,
+                                               const text::EncodeOptions& of_text, int64_t max_model_len_tokens) {
   std::vector<int32_t> ids;
   if (const auto* prompt = std::get_if<std::string>(&input)) {
     RETURN_IF_ERROR(CheckBytes(text, static_cast<int64_t>(prompt->size()), max_model_len_tokens));
-    ids = text.tokenizer().Encode(*prompt, {.add_special = true, .parse_special = !plain});
+    ids = text.tokenizer().Encode(*prompt, of_text);
   } else if (const auto* chat = std::get_if<Chat>(&input)) {
     RETURN_IF_ERROR(CheckBytes(text, ContentBytes(*chat), max_model_len_tokens));
     ASSIGN_OR_RETURN(ids, ChatIds(text, *chat));

@@ -36,6 +36,7 @@ struct GenerateRequest {
   std::string model;
   Input input;
   bool plain_prompt = false;  // of a text: what looks like a special token stays text
+  bool add_special = true;    // of a text: begin and end tokens, where the model wants them
   fleet::Sampling sampling;
   std::string cache_salt;
   std::string conversation_id;

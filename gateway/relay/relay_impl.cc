@@ -76,8 +76,9 @@ absl::StatusOr<std::vector<int32_t>> RelayImpl::PromptOf(GenerateRequest& reques
   const absl::Time begin = clock_.Now();
   Input input = std::exchange(request.input, {});
   const bool was_text = !std::holds_alternative<std::vector<int32_t>>(input);
+  const text::EncodeOptions of_text{.add_special = request.add_special, .parse_special = !request.plain_prompt};
   absl::StatusOr<std::vector<int32_t>> ids =
-      PromptIds(**model.text, std::move(input), request.plain_prompt, model.max_model_len_tokens());
+      PromptIds(**model.text, std::move(input), of_text, model.max_model_len_tokens());
   if (was_text) metrics_.Tokenized(model.name, clock_.Now() - begin);
   return ids;
 }

@@ -65,6 +65,7 @@ TEST(ParseCompletion, DefaultsAreThoseOfOpenAi) {
   EXPECT_EQ(sampling.max_tokens, 16);
   EXPECT_FALSE(sampling.temperature.has_value());
   EXPECT_FALSE(sampling.logprobs.has_value());
+  EXPECT_TRUE(parsed.prompts[0].add_special);
   EXPECT_FALSE(parsed.answer.stream || parsed.answer.echo || parsed.answer.logprobs || parsed.answer.usage_at_end);
   EXPECT_EQ(parsed.answer.n, 1);
 }
@@ -73,7 +74,7 @@ TEST(ParseCompletion, EveryFieldReachesTheRelay) {
   const auto parsed = Completion(R"("prompt":"p","max_tokens":5,"temperature":0,"top_p":0.5,"top_k":-1,"min_p":0.1,
       "seed":-7,"n":3,"best_of":3,"stop":["x","y"],"stop_token_ids":[1,2],"ignore_eos":true,"presence_penalty":-2,
       "frequency_penalty":2,"repetition_penalty":1.5,"logprobs":4,"cache_salt":"s","priority":-3,"user":"u",
-      "conversation_id":"c","stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true})");
+      "conversation_id":"c","add_special_tokens":false,"stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true})");
   const relay::GenerateRequest& request = parsed.prompts[0];
   const fleet::Sampling& sampling = request.sampling;
   EXPECT_EQ(sampling.max_tokens, 5);
@@ -93,6 +94,7 @@ TEST(ParseCompletion, EveryFieldReachesTheRelay) {
   EXPECT_EQ(request.cache_salt, "s");
   EXPECT_EQ(request.conversation_id, "c");
   EXPECT_EQ(request.priority, 3);  // to the relay more is more urgent
+  EXPECT_FALSE(request.add_special);
   EXPECT_TRUE(parsed.answer.stream && parsed.answer.usage_at_end && parsed.answer.usage_on_chunks);
 }
 
@@ -197,6 +199,7 @@ TEST(ParseRequest, RangesAndTypesAreRefusedByNameValueAndLimit) {
                             R"("user":{})",
                             R"("echo":"yes")",
                             R"("best_of":2)",
+                            R"("add_special_tokens":"no")",
                             R"("ignore_eos":"true")"}) {
     const std::string name = std::string(field).substr(1, std::string(field).find('"', 1) - 1);
     EXPECT_THAT(RefusedField(field), ::testing::StartsWith(name)) << field;
