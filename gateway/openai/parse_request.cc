@@ -76,7 +76,7 @@ void ReadStreamOptions(Fields& fields, ResponseOptions& answer) {
 }
 
 // Refuses fields that would change the response or its form, since ignoring them would mislead the client: OpenAI's,
-// the older names of these, vLLM's and llama.cpp's.
+// the older names of these, vLLM's, SGLang's and llama.cpp's.
 void RefuseUnsupported(Fields& fields) {
   for (const char* name : {"tools", "functions"}) {
     const json* tools = fields.Find(name);
@@ -90,10 +90,14 @@ void RefuseUnsupported(Fields& fields) {
                 absl::StrCat("is ", Shown(*choice), ", wants \"none\" or \"auto\": calling tools is not supported"));
   }
   for (const char* name : {"guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs",
-                           "grammar", "json_schema"}) {
+                           "grammar", "json_schema", "regex", "ebnf"}) {
     const json* form = fields.Find(name);
     if (form == nullptr) continue;
     fields.Fail(name, absl::StrCat("is ", Shown(*form), ", wants to be left out: a form cannot be imposed on answers"));
+  }
+  if (const json* stop = fields.Find("stop_regex"); stop != nullptr && *stop != json::array()) {
+    fields.Fail("stop_regex", absl::StrCat("is ", Shown(*stop),
+                                           ", wants to be left out: a pattern cannot end answers, texts in stop can"));
   }
   if (fields.Bool("continue_final_message").value_or(false)) {
     fields.Fail("continue_final_message", "is true, wants false: the last message of a chat cannot be continued");

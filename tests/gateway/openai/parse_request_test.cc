@@ -309,12 +309,19 @@ TEST(ParseRequest, ToolsAndFormatsOtherThanTextAreRefusedByName) {
             "guided_choice: guided_choice is a list of 1, wants to be left out: a form cannot be imposed on answers");
   EXPECT_THAT(RefusedField(R"("structured_outputs":{})"), HasSubstr("structured_outputs is an object"));
   EXPECT_THAT(RefusedField(R"("json_schema":{})"), HasSubstr("json_schema is an object"));
+  EXPECT_EQ(RefusedField(R"("regex":"[0-9]")"),
+            "regex: regex is \"[0-9]\", wants to be left out: a form cannot be imposed on answers");
+  EXPECT_THAT(RefusedField(R"("ebnf":"root ::= [0-9]")"),
+              HasSubstr("ebnf is \"root ::= [0-9]\", wants to be left out"));
+  EXPECT_EQ(RefusedField(R"("stop_regex":"[.]")"),
+            "stop_regex: stop_regex is \"[.]\", wants to be left out: a pattern cannot end answers, texts in stop can");
   EXPECT_EQ(RefusedField(R"("continue_final_message":true)"),
             "continue_final_message: continue_final_message is true, wants false: the last message of a chat cannot be "
             "continued");
-  for (const char* field : {R"("tools":[])", R"("tools":null)", R"("tool_choice":"auto","tools":[])",
-                            R"("functions":[],"function_call":"auto")", R"("tool_choice":"none")",
-                            R"("response_format":{"type":"text"})", R"("continue_final_message":false)"}) {
+  for (const char* field :
+       {R"("tools":[])", R"("tools":null)", R"("tool_choice":"auto","tools":[])",
+        R"("functions":[],"function_call":"auto")", R"("tool_choice":"none")", R"("response_format":{"type":"text"})",
+        R"("continue_final_message":false)", R"("regex":null,"ebnf":null,"stop_regex":[])"}) {
     EXPECT_EQ(Chat(absl::StrCat(kHello, ",", field)).prompts.size(), 1u) << field;
   }
   EXPECT_THAT(Refusal(Endpoint::kChat, absl::StrCat(R"({"model":"m",)", kHello, R"(,"tools":[{}]})")),
