@@ -72,10 +72,12 @@ absl::StatusOr<std::vector<int32_t>> PlainContentIds(const fleet::ModelText& tex
   return ids;
 }
 
+// Clients know it by "This model's maximum context length is", which other servers say.
 absl::Status TooLong(absl::string_view found, int64_t max_model_len_tokens) {
-  return absl::OutOfRangeError(absl::StrCat("prompt has ", found, " tokens, wants at most ", max_model_len_tokens - 1,
-                                            " (max_model_len is ", max_model_len_tokens,
-                                            " tokens, one of them for the answer): shorten it"));
+  return absl::OutOfRangeError(
+      absl::StrCat("prompt has ", found, " tokens, wants at most ", max_model_len_tokens - 1,
+                   ": shorten it. This model's maximum context length is ", max_model_len_tokens,
+                   " tokens, one of them for the answer (max_model_len is ", max_model_len_tokens, " tokens)"));
 }
 
 int64_t ContentBytes(const Chat& chat) {

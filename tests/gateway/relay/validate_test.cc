@@ -16,6 +16,8 @@ using ::testing::HasSubstr;
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr char kContextLength[] =
+    "This model's maximum context length is 100 tokens";  // by these words clients know it
 
 struct BadRequest {
   const char* name;
@@ -45,12 +47,15 @@ std::vector<BadRequest> BadRequests() {
       {"TooManyIds",
        [](R& r) { r.input = std::vector<int32_t>(100, 1); },
        absl::StatusCode::kOutOfRange,
-       {"100 tokens", "at most 99", "max_model_len"}},
-      {"TooLongText", [](R& r) { r.input = std::string(100, 'x'); }, absl::StatusCode::kOutOfRange, {"max_model_len"}},
+       {"prompt has 100 tokens", "at most 99", "max_model_len", kContextLength}},
+      {"TooLongText",
+       [](R& r) { r.input = std::string(100, 'x'); },
+       absl::StatusCode::kOutOfRange,
+       {"max_model_len", kContextLength}},
       {"TooLongToTokenise",
        [](R& r) { r.input = std::string(10'000'000, 'x'); },
        absl::StatusCode::kOutOfRange,
-       {"at least", "max_model_len"}},
+       {"at least", "max_model_len", kContextLength}},
       {"MessagesTogetherTooLongToRender",
        [](R& r) {
          const std::string half(5'000'000, 'x');
