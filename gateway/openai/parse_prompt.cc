@@ -105,6 +105,12 @@ std::optional<text::ChatMessage> ParseMessage(const json& message, const std::st
                            ParseContent(message, name + ".content", fields)};
 }
 
+// As vLLM: any effort but "none" is thinking, for templates that know the variable; one that is set stays.
+void AddThinking(const Fields& fields, text::TemplateVariables& variables) {
+  const json* effort = fields.Find("reasoning_effort");
+  if (effort != nullptr && effort->is_string()) variables.emplace("enable_thinking", *effort != "none");
+}
+
 }  // namespace
 
 std::vector<Input> ParsePrompts(Fields& fields, const HttpRequestLimits& limits) {
@@ -164,6 +170,7 @@ relay::Chat ParseChat(Fields& fields, const HttpRequestLimits& limits) {
   chat.add_generation_prompt = fields.Bool("add_generation_prompt").value_or(true);
   chat.plain_content = fields.Bool("plain_content").value_or(false);
   chat.template_variables = ParseTemplateVariables(fields, limits);
+  AddThinking(fields, chat.template_variables);
   const json* messages = fields.Find("messages");
   if (messages == nullptr || !messages->is_array() || messages->empty()) {
     fields.Fail("messages", absl::StrCat("is ", messages == nullptr ? "missing" : ShownWithoutText(*messages),

@@ -145,6 +145,20 @@ TEST(ParseChat, VariablesOfTheTemplateAreTextsNumbersOrFlags) {
               HasSubstr("chat_template_kwargs.x is an object, wants a text, a number, true, false or null"));
 }
 
+TEST(ParseChat, AnEffortOfReasoningSwitchesThinkingUnlessTheTemplatesVariableIsSet) {
+  const auto variables = [](const std::string& fields) {
+    return std::get<relay::Chat>(Chat(absl::StrCat(kHello, ",", fields)).prompts[0].input).template_variables;
+  };
+  const text::TemplateVariables off = {{"enable_thinking", false}}, on = {{"enable_thinking", true}};
+  EXPECT_EQ(variables(R"("reasoning_effort":"none")"), off);
+  EXPECT_EQ(variables(R"("reasoning_effort":"low")"), on);
+  EXPECT_EQ(variables(R"("reasoning_effort":"none","chat_template_kwargs":{"enable_thinking":true})"), on);
+  EXPECT_EQ(variables(R"("reasoning_effort":"high","chat_template_kwargs":{"enable_thinking":false})"), off);
+  for (const char* ignored : {"null", "0.5", "{}"}) {
+    EXPECT_TRUE(variables(absl::StrCat(R"("reasoning_effort":)", ignored)).empty()) << ignored;
+  }
+}
+
 TEST(ParseChat, BothNamesOfTheTokenLimitWorkAndTheNewerWins) {
   EXPECT_FALSE(Chat(kHello).prompts[0].sampling.max_tokens.has_value());
   EXPECT_EQ(Chat(absl::StrCat(kHello, R"(,"max_tokens":3)")).prompts[0].sampling.max_tokens, 3);
