@@ -84,13 +84,14 @@ SWIFTCACHE_INLINE __m512 LoadScales(const std::byte* p, const std::byte* super, 
   return _mm512_mul_ps(LoadHalves(super, half), _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)));
 }
 
+inline constexpr int64_t kAhead = 4096;  // bytes; from memory a panel comes as fast as its reader asks for it
+
 /// What UnpackBlocks writes of a pair of inputs.
 inline constexpr int64_t kUnpackedPairBytes = 2 * 32 * sizeof(Bf16);
 
 /// out: [count blocks][pairs][outputs 0..15, 16..31][2] bf16, at a multiple of 64.
 template <int kBits>
 SWIFTCACHE_AVX512_BF16 inline void UnpackBlocks(const QuantizedGemm& g, int64_t first, int64_t count, void* out) {
-  constexpr int64_t kAhead = 4096;  // from memory a panel comes as fast as its reader asks for it
   const Bf16Codes<kBits> codes(g.layout.zero);
   auto* to = static_cast<std::byte*>(out);
   for (int64_t block = first; block < first + count; ++block) {

@@ -47,6 +47,7 @@ SWIFTCACHE_AVX512_BF16 __attribute__((noinline)) void Tile(const QuantizedGemm& 
     for (int m = 0; m < kRows; ++m) acc[m][0] = acc[m][1] = _mm512_setzero_ps();
 #pragma GCC unroll 2
     for (int pair = 0; pair < Form::kPairs; ++pair, b += Source::kPairBytes, a += 2) {
+      if (!unpacked) __builtin_prefetch(b + kAhead);
       const Bf16Weights weights = codes.Load(b);
 #pragma GCC unroll 16
       for (int m = 0; m < kRows; ++m) {

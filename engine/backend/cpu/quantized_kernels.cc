@@ -38,6 +38,7 @@ using TileSizes = std::conditional_t<HWY_MAX_BYTES == 64, std::integer_sequence<
                                      std::integer_sequence<int, 6, 3, 2, 1>>;
 constexpr int64_t kUnpackRows = 4 * kTileRows;  // from which on it costs less to unpack a panel once
 constexpr int kThinVectors = kPanelCols / kLanes < 4 ? kPanelCols / kLanes : 4;
+constexpr int64_t kAhead = 4096;  // bytes; from memory a panel comes as fast as its reader asks for it
 
 // Adds a higher bit of the codes of a pair of inputs.
 template <int kBit>
@@ -211,6 +212,7 @@ HWY_INLINE void Tile(const QuantizedGemm& g, int64_t row, int64_t col) {
       for (int v = 0; v < kVectors; ++v) acc[m][v] = hn::Zero(d);
     }
     for (int pair = 0; pair < Form::kPairs; ++pair, a += 2, b += Codes::kPairBytes) {
+      if (!unpacked) __builtin_prefetch(b + kAhead);
       hn::VFromD<F32> first[kVectors], second[kVectors];
       Codes::Load(b, col, zero, first, second);
 #pragma GCC unroll 16
