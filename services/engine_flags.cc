@@ -68,7 +68,7 @@ std::optional<int> EngineFlags::Parse(int argc, char** argv) {
       "activations", &activations, {"auto", "f32", "bf16", "int8"},
       "on a CPU, what the other side of a product is rounded to where weights are not f32: int8: to 8 bits "
       "beside quantised weights; bf16: where the processor multiplies bf16; f32: not at all; auto: as int8, but "
-      "queries, keys, values and logits, which weigh most, as bf16");
+      "queries, keys, values and logits, which weigh most, to 16 bits or as bf16");
   flags.Choice("isa", &isa, {"auto", "baseline", "avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16", "amx"},
                "on a CPU, the best instructions to use; auto: the processor's best");
   flags.Integer(

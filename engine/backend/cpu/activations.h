@@ -11,8 +11,9 @@ namespace swiftcache::engine::backend::cpu {
 
 /// kBf16: to bf16 where the processor multiplies it, not at all elsewhere. kInt8: to 8 bits beside quantised weights
 /// (int8_row.h), elsewhere as kBf16; wants AVX2. kF32: not at all. kAuto: as kInt8 where there is AVX2, but for products
-/// of Exactness::kHigh, which are as with kBf16: so the logits' error is smaller than llama.cpp's (tests/bench). The
-/// weights' format, the instruction set, the product's exactness and this decide alone.
+/// of Exactness::kHigh, which take Int8Rows::kTwice where that is faster (cpu_backend.cc: TwiceIsFaster), and else are as
+/// with kBf16: so the logits' error is smaller than llama.cpp's (tests/bench). The weights' format, the instruction set,
+/// the product's exactness and this decide alone.
 enum class Activations { kAuto, kF32, kBf16, kInt8 };
 
 /// "auto", "f32", "bf16", "int8"; nothing: another name.

@@ -5,9 +5,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
 #include "common/base/units.h"
 #include "engine/backend/check_shapes.h"
@@ -15,6 +18,7 @@
 #include "engine/backend/cpu/core_share.h"
 #include "engine/backend/cpu/dequantize.h"
 #include "engine/backend/cpu/host_buffer.h"
+#include "engine/backend/cpu/int8_row.h"
 #include "engine/backend/cpu/kernels.h"
 #include "engine/backend/cpu/linear.h"
 #include "engine/backend/cpu/memory.h"
@@ -25,6 +29,13 @@
 
 namespace swiftcache::engine::backend::cpu {
 namespace {
+
+// Whether products of two int8 rows take less time than of one in f32. Without VNNI, codes of 8 bits are multiplied fast
+// as f32, and slowly as integers. bf16 has instructions of its own, and rounds more.
+bool TwiceIsFaster(Isa isa, WeightFormat format) {
+  if (isa == Isa::kBaseline || MultipliesBf16(isa)) return false;
+  return isa == Isa::kAvxVnni || isa == Isa::kAvx512Vnni || format != WeightFormat::kQ8_0;
+}
 
 class CpuBackend final : public Backend {
  public:
@@ -50,17 +61,14 @@ class CpuBackend final : public Backend {
 
   absl::StatusOr<std::unique_ptr<Matrix>> PackMatrix(std::span<const WeightSource> stacked,
                                                      Exactness exactness) override {
-    const bool int8 = MultipliesInt8(exactness);
-    ASSIGN_OR_RETURN(auto matrix, PackedMatrix::Pack(stacked, precision_, int8, arena_, pool_));
+    const auto int8_rows = [&](WeightFormat format) { return Int8RowsOf(format, exactness); };
+    ASSIGN_OR_RETURN(auto matrix, PackedMatrix::Pack(stacked, precision_, int8_rows, arena_, pool_));
     for (size_t i = 0; i < stacked.size(); ++i) Report(stacked[i].format, matrix->rounding()[i]);
     for (const PackedMatrix* part : matrix->parts()) {
       (part->quantized() ? packs_stored_ : packs_rounded_) = true;
-      (part->quantized() && int8 ? int8_products_ : other_products_) = true;
+      rows_.insert(part->int8_rows());
     }
-    weights_.rows = absl::StrCat(int8_products_ ? "int8" : "", int8_products_ && other_products_ ? " and " : "",
-                                 !other_products_ ? ""
-                                 : bf16_rows_     ? "bf16"
-                                                  : "f32");
+    weights_.rows = absl::StrJoin(rows_, " and ", [&](std::string* out, Int8Rows rows) { *out += NameOf(rows); });
     weights_.packed = !packs_stored_ ? PrecisionName() : packs_rounded_ ? "stored and bf16" : "stored";
     RETURN_IF_ERROR(linear_.Reserve(max_rows_, matrix->cols()));
     return std::unique_ptr<Matrix>(std::move(matrix));
@@ -162,9 +170,15 @@ class CpuBackend final : public Backend {
   }
 
  private:
-  bool MultipliesInt8(Exactness exactness) const {
-    if (activations_ == Activations::kAuto) return isa_ != Isa::kBaseline && exactness == Exactness::kUsual;
-    return activations_ == Activations::kInt8;
+  Int8Rows Int8RowsOf(WeightFormat format, Exactness exactness) const {
+    if (activations_ == Activations::kInt8) return Int8Rows::kOnce;
+    if (activations_ != Activations::kAuto || isa_ == Isa::kBaseline) return Int8Rows::kNone;
+    if (exactness == Exactness::kUsual) return Int8Rows::kOnce;
+    return TwiceIsFaster(isa_, format) ? Int8Rows::kTwice : Int8Rows::kNone;
+  }
+  const char* NameOf(Int8Rows rows) const {
+    if (rows == Int8Rows::kNone) return bf16_rows_ ? "bf16" : "f32";
+    return rows == Int8Rows::kOnce ? "int8" : "int8 twice";
   }
   const char* PrecisionName() const { return precision_ == Precision::kF32 ? "f32" : "bf16"; }
 
@@ -183,7 +197,7 @@ class CpuBackend final : public Backend {
   WeightArena arena_;
   WeightReport weights_;
   bool packs_stored_ = false, packs_rounded_ = false;
-  bool int8_products_ = false, other_products_ = false;
+  std::set<Int8Rows> rows_;  // of what was packed
   const Activations activations_;
   const bool bf16_rows_;  // where they are not int8
   cpu::Linear linear_;

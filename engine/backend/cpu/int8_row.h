@@ -2,6 +2,7 @@
 // Inputs of a product as 8-bit integers, quantised per row and group of 32.
 //
 //   kernels.to_int8(x, cols / 32, layout.zero, layout.inputs, out);
+//   kernels.residual(x, cols / 32, out);  // of Int8Rows::kTwice, and then to_int8 again
 #pragma once
 
 #include <cstdint>
@@ -21,5 +22,9 @@ struct Int8Group {
   int32_t starts[2];  // of each block of weights within the group: -zero * sum of its codes
 };
 static_assert(sizeof(Int8Group) == 48);
+
+/// How a row meets quantised weights: as it is, or as bf16; as one row of these groups; or as two whose products are added,
+/// the second of what the first leaves of the row, at a scale of its own, which has 16 bits between them.
+enum class Int8Rows { kOnce, kTwice, kNone };
 
 }  // namespace swiftcache::engine::backend::cpu

@@ -80,6 +80,16 @@ __attribute__((noinline)) void Unpack(const QuantizedGemm& g) {
   }
 }
 
+// value: of kLanes outputs from `output` on.
+template <class V>
+__attribute__((always_inline)) inline void Put(const QuantizedGemm& g, typename V::Float value, int64_t row,
+                                               int output) {
+  float* const c = g.c + row * g.ldc + output;
+  if (g.bias != nullptr) value = V::Add(value, V::LoadFloats(g.bias + output));
+  if (g.add) value = V::Add(value, V::LoadFloats(c));
+  V::StoreFloats(value, c);
+}
+
 // For kRows rows and all outputs of a panel. Of an output: block after block, the exact sum of the products of codes as
 // f32, times the product of both scales, is added by a fused multiply-add; then, likewise, minimum times sum of inputs.
 // That is the same chain whatever the tile and the instruction set.
@@ -165,25 +175,32 @@ __attribute__((noinline)) void Int8Tile(const QuantizedGemm& g, int64_t row) {
       if constexpr (kUnpacked) scales += kScalesOfBlock<Form>;
     }
   }
+  if constexpr (kRows % 2 == 0) {
+    if (g.pairs) {
+#pragma GCC unroll 8
+      for (int m = 0; m < kRows; m += 2) {
+#pragma GCC unroll 4
+        for (int i = 0; i < kSums; ++i) {
+          Put<V>(g, V::Add(total[m][i], total[m + 1][i]), (row + m) / 2, output(i));
+        }
+      }
+      return;
+    }
+  }
 #pragma GCC unroll 16
   for (int m = 0; m < kRows; ++m) {
 #pragma GCC unroll 4
-    for (int i = 0; i < kSums; ++i) {
-      float* const c = g.c + (row + m) * g.ldc + output(i);
-      auto value = total[m][i];
-      if (g.bias != nullptr) value = V::Add(value, V::LoadFloats(g.bias + output(i)));
-      if (g.add) value = V::Add(value, V::LoadFloats(c));
-      V::StoreFloats(value, c);
-    }
+    for (int i = 0; i < kSums; ++i) Put<V>(g, total[m][i], row + m, output(i));
   }
 }
 
+// An even number of rows has tiles of even numbers alone, so that none parts a pair.
 template <class V, class Form, int kRows>
-void Int8Rows(const QuantizedGemm& g, int64_t row) {
+void TileRows(const QuantizedGemm& g, int64_t row) {
   if constexpr (kRows > 0) {
-    if (g.rows - row < kRows) return Int8Rows<V, Form, kRows - 1>(g, row);
+    if (g.rows - row < kRows) return TileRows<V, Form, kRows - 1>(g, row);
     for (; g.rows - row >= kRows; row += kRows) Int8Tile<V, Form, kRows>(g, row);
-    Int8Rows<V, Form, kRows - 1>(g, row);
+    TileRows<V, Form, kRows - 1>(g, row);
   }
 }
 
@@ -191,13 +208,14 @@ void Int8Rows(const QuantizedGemm& g, int64_t row) {
 // a name that several files show the linker takes one file's, with its instructions, for all.
 template <class V, class Form>
 void Int8Product(const QuantizedGemm& g) {
+  static_assert(V::kRows % 2 == 0);
   if constexpr (Form::kBits != 8) {
     if (g.rows >= (Form::kBits == 4 ? 64 : 2 * V::kRows)) {  // of 4 bits an output takes but one operation more
       Unpack<V, Form>(g);
-      return Int8Rows<Unpacked<V>, Form, V::kRows>(g, 0);
+      return TileRows<Unpacked<V>, Form, V::kRows>(g, 0);
     }
   }
-  Int8Rows<V, Form, V::kRows>(g, 0);
+  TileRows<V, Form, V::kRows>(g, 0);
 }
 
 }  // namespace swiftcache::engine::backend::cpu

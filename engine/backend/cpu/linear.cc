@@ -23,7 +23,10 @@ void CopyRow(const float* x, int64_t n, float* out) {
   std::fill(out + n, out + PadToPanel(n), 0.0f);
 }
 
-bool IsInt8(const PackedMatrix& weight) { return weight.quantized() && weight.quantized()->int8; }
+bool IsInt8(const PackedMatrix& weight) { return weight.int8_rows() != Int8Rows::kNone; }
+
+// Of a prepared row, one after the other.
+int64_t Int8RowsOf(const PackedMatrix& weight) { return weight.int8_rows() == Int8Rows::kTwice ? 2 : 1; }
 
 }  // namespace
 
@@ -31,7 +34,8 @@ Linear::Linear(const Kernels& kernels, bool bf16_rows, ThreadPool& pool)
     : kernels_(kernels), bf16_rows_(bf16_rows), pool_(pool), prepared_(pool.threads()) {}
 
 int64_t Linear::PreparedRowBytes(const PackedMatrix& weight) const {
-  return IsInt8(weight) ? weight.cols() / kInt8Inputs * int64_t{sizeof(Int8Group)} : PreparedRowBytes(weight.cols());
+  if (!IsInt8(weight)) return PreparedRowBytes(weight.cols());
+  return Int8RowsOf(weight) * (weight.cols() / kInt8Inputs) * int64_t{sizeof(Int8Group)};
 }
 
 int64_t Linear::PreparedRowBytes(int64_t cols) const {
@@ -62,6 +66,7 @@ void Linear::Run(const LinearOp& op) {
   CHECK_LE(op.weight->cols(), max_cols_);
   if (op.rows == 0) return;
   for (const PackedMatrix* part : static_cast<const PackedMatrix&>(*op.weight).parts()) {
+    CHECK_LE(PreparedRowBytes(*part), MaxRowBytes());
     LinearOp of_part = op;
     of_part.weight = part;
     if (op.rows <= kPrivateRows) {
@@ -92,7 +97,12 @@ void Linear::Prepare(const LinearOp& op, int64_t row, int worker, std::byte* out
   }
   if (int8) {
     const QuantizedLayout& layout = *weight.quantized();
-    return kernels_.to_int8(f32, cols / kInt8Inputs, layout.zero, layout.inputs, reinterpret_cast<Int8Group*>(out));
+    const int64_t groups = cols / kInt8Inputs;
+    auto* const first = reinterpret_cast<Int8Group*>(out);
+    kernels_.to_int8(f32, groups, layout.zero, layout.inputs, first);
+    if (weight.int8_rows() != Int8Rows::kTwice) return;
+    kernels_.residual(f32, groups, first);
+    return kernels_.to_int8(f32, groups, layout.zero, layout.inputs, first + groups);
   }
   if (bf16_rows_) kernels_.to_bf16(f32, cols, reinterpret_cast<Bf16*>(out));
   if (!weight.quantized() || !weight.quantized()->has_minima) return;
@@ -139,7 +149,7 @@ void Linear::QuantizedPanel(const LinearOp& op, const std::byte* prepared, int64
   QuantizedGemm gemm;
   gemm.a = prepared;
   gemm.sums = reinterpret_cast<const float*>(prepared + PadToPanel(weight.cols()) * InputBytes());
-  gemm.lda = row_bytes / (int8 ? int64_t{sizeof(Int8Group)} : InputBytes());
+  gemm.lda = int8 ? weight.cols() / kInt8Inputs : row_bytes / InputBytes();
   gemm.ld_sums = row_bytes / int64_t{sizeof(float)};
   gemm.b = weight.panel(panel);
   gemm.blocks = weight.blocks();
@@ -148,7 +158,8 @@ void Linear::QuantizedPanel(const LinearOp& op, const std::byte* prepared, int64
   const int64_t first = weight.first_row() + panel * kPanelCols;
   gemm.c = out.row(row) + first;
   gemm.ldc = out.stride();
-  gemm.rows = rows;
+  gemm.rows = rows * Int8RowsOf(weight);
+  gemm.pairs = weight.int8_rows() == Int8Rows::kTwice;
   gemm.bias = op.bias == nullptr ? nullptr : AsHost(*op.bias).row(0) + first;
   gemm.add = op.add;
   (int8 ? kernels_.quantized_int8 : bf16_rows_ ? kernels_.quantized_bf16 : kernels_.quantized)(gemm);

@@ -65,7 +65,8 @@ class Linear {
   std::vector<int64_t> runs_;       // where they begin, and the end of the last
   int64_t product_ = 0;             // counts those of few rows
   std::vector<Prepared> prepared_;  // [threads]
-  // Prepared rows: [PadToPanel(max_cols)] inputs, then f32 [PadToPanel(max_cols) / 32] sums of blocks; or Int8Group, less.
+  // Prepared rows: [PadToPanel(max_cols)] inputs, then f32 [PadToPanel(max_cols) / 32] sums of blocks; or Int8Group,
+  // of Int8Rows::kTwice two rows of them, less.
   HostMemory shared_;    // [max_rows]
   HostMemory private_;   // [threads][kPrivateRows]
   HostMemory unpacked_;  // [threads][PadToPanel(max_cols)][32] of inputs' elements

@@ -42,17 +42,20 @@ void RoundRow(const float* row, int64_t cols, Bf16* out, PackedMatrix::Rounding&
 struct Run {
   std::span<const WeightSource> sources;
   std::optional<QuantizedLayout> layout;  // nothing: rounded
+  Int8Rows int8_rows = Int8Rows::kNone;
 };
 
 // One, without a layout, where panels would hold rows of two formats.
-std::vector<Run> RunsOf(std::span<const WeightSource> stacked, bool int8) {
+std::vector<Run> RunsOf(std::span<const WeightSource> stacked, absl::FunctionRef<Int8Rows(WeightFormat)> int8_rows) {
   std::vector<Run> runs;
   int64_t rows = 0;
   for (size_t i = 0; i < stacked.size(); rows += stacked[i].rows, ++i) {
-    const std::optional<QuantizedLayout> layout = QuantizedLayoutOf(stacked[i].format, int8);
-    if (runs.empty() || runs.back().layout != layout) {
+    Int8Rows of_format = int8_rows(stacked[i].format);
+    const std::optional<QuantizedLayout> layout = QuantizedLayoutOf(stacked[i].format, of_format != Int8Rows::kNone);
+    if (!layout) of_format = Int8Rows::kNone;
+    if (runs.empty() || runs.back().layout != layout || runs.back().int8_rows != of_format) {
       if (rows % kPanelCols != 0) return {{stacked, std::nullopt}};
-      runs.push_back({stacked.subspan(i, 0), layout});
+      runs.push_back({stacked.subspan(i, 0), layout, of_format});
     }
     runs.back().sources = {runs.back().sources.data(), runs.back().sources.size() + 1};
   }
@@ -62,13 +65,16 @@ std::vector<Run> RunsOf(std::span<const WeightSource> stacked, bool int8) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PackedMatrix>> PackedMatrix::Pack(std::span<const WeightSource> stacked,
-                                                                 Precision precision, bool int8, WeightArena& arena,
-                                                                 ThreadPool& pool) {
+                                                                 Precision precision,
+                                                                 absl::FunctionRef<Int8Rows(WeightFormat)> int8_rows,
+                                                                 WeightArena& arena, ThreadPool& pool) {
   auto matrix = std::unique_ptr<PackedMatrix>(new PackedMatrix(stacked));
   matrix->precision_ = precision;
-  const std::vector<Run> runs = precision == Precision::kBf16 ? RunsOf(stacked, int8) : std::vector<Run>{{stacked, {}}};
+  const std::vector<Run> runs =
+      precision == Precision::kBf16 ? RunsOf(stacked, int8_rows) : std::vector<Run>{{stacked, {}}};
   if (runs.size() == 1) {
     matrix->quantized_ = runs[0].layout;
+    matrix->int8_rows_ = runs[0].int8_rows;
     matrix->parts_.push_back(matrix.get());
     RETURN_IF_ERROR(matrix->PackPart(stacked, arena, pool));
     return matrix;
@@ -78,6 +84,7 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> PackedMatrix::Pack(std::span<const
     std::unique_ptr<PackedMatrix>& part =
         matrix->own_parts_.emplace_back(std::unique_ptr<PackedMatrix>(new PackedMatrix(run.sources)));
     part->quantized_ = run.layout;
+    part->int8_rows_ = run.int8_rows;
     part->first_row_ = first_row;
     part->parts_.push_back(part.get());
     RETURN_IF_ERROR(part->PackPart(run.sources, arena, pool));

@@ -15,8 +15,10 @@
 #include <span>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "engine/backend/backend.h"
+#include "engine/backend/cpu/int8_row.h"
 #include "engine/backend/cpu/kernels.h"
 #include "engine/backend/cpu/memory.h"
 #include "engine/backend/cpu/quantized_panel.h"
@@ -33,9 +35,10 @@ class PackedMatrix final : public Matrix {
     float largest_relative_error = 0;
   };
 
-  /// `int8`: quantised weights are packed for integer products.
+  /// `int8_rows`: of a quantised format; but for kNone its weights are packed for integer products.
   static absl::StatusOr<std::unique_ptr<PackedMatrix>> Pack(std::span<const WeightSource> stacked, Precision precision,
-                                                            bool int8, WeightArena& arena, ThreadPool& pool);
+                                                            absl::FunctionRef<Int8Rows(WeightFormat)> int8_rows,
+                                                            WeightArena& arena, ThreadPool& pool);
   int64_t rows() const override { return rows_; }
   int64_t cols() const override { return cols_; }
   int64_t bytes() const override;
@@ -53,6 +56,7 @@ class PackedMatrix final : public Matrix {
 
   Precision precision() const { return precision_; }
   const std::optional<QuantizedLayout>& quantized() const { return quantized_; }
+  Int8Rows int8_rows() const { return int8_rows_; }
   int64_t blocks() const { return cols_ / quantized_->inputs; }  // of a quantised panel
   int64_t panels() const { return PadToPanel(rows_) / kPanelCols; }
   /// Steps of a product: inputs (kF32) or pairs of inputs (kBf16). Of a panel that is not quantised.
@@ -73,6 +77,7 @@ class PackedMatrix final : public Matrix {
 
   Precision precision_ = Precision::kBf16;
   std::optional<QuantizedLayout> quantized_;
+  Int8Rows int8_rows_ = Int8Rows::kNone;  // kNone where it is not quantised
   int64_t rows_ = 0;
   int64_t cols_ = 0;
   int64_t first_row_ = 0;

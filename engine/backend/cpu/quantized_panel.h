@@ -118,6 +118,7 @@ struct QuantizedGemm {
   int64_t rows = 0;
   const float* bias = nullptr;  // f32 [32] or nothing
   bool add = false;
+  bool pairs = false;  // where `int8`: rows come in pairs whose products are added: c is f32 [rows / 2][ldc]
 };
 
 }  // namespace swiftcache::engine::backend::cpu

@@ -110,11 +110,25 @@ void ToInt8Row(const float* x, int64_t groups, int zero, int inputs, Int8Group* 
   }
 }
 
+void Residual(float* x, int64_t groups, const Int8Group* of_x) {
+  const F32 d;
+  const I32 di;
+  const hn::Rebind<int8_t, I32> d8;
+  for (int64_t g = 0; g < groups; ++g, x += kInt8Inputs, ++of_x) {
+    const auto scale = hn::Set(d, of_x->scale);
+    for (int64_t i = 0; i < kInt8Inputs; i += kLanes) {
+      const auto codes = hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(d8, of_x->codes + i)));
+      hn::StoreU(hn::NegMulAdd(codes, scale, hn::LoadU(d, x + i)), d, x + i);
+    }
+  }
+}
+
 void SetRow(Kernels& kernels) {
   kernels.rms_norm = RmsNorm;
   kernels.silu_mul = SiluMul;
   kernels.to_bf16 = ToBf16Row;
   kernels.to_int8 = ToInt8Row;
+  kernels.residual = Residual;
 }
 
 }  // namespace HWY_NAMESPACE

@@ -61,12 +61,18 @@ TEST(CpuBackendTest, TellsWhatItRoundsRowsTo) {
   if (BestIsa(Isa::kAvx2) == Isa::kAvx2) {
     EXPECT_EQ(rows(Activations::kAuto, Isa::kAvx2, {q8.source()}), "int8");
     EXPECT_EQ(rows(Activations::kAuto, Isa::kAvx2, {q8.source()}, Exactness::kHigh), "f32");
+    EXPECT_EQ(rows(Activations::kAuto, Isa::kAvx2, {q6.source()}, Exactness::kHigh), "int8 twice");
+    EXPECT_EQ(rows(Activations::kAuto, Isa::kAvx2, {q8.source(), q6.source()}, Exactness::kHigh), "int8 twice and f32");
     EXPECT_EQ(rows(Activations::kAuto, Isa::kAvx2, {SourceOf(f32, 32, 32)}), "f32");
     EXPECT_EQ(rows(Activations::kInt8, Isa::kAvx2, {q8.source(), q6.source()}, Exactness::kHigh), "int8");
     EXPECT_EQ(rows(Activations::kInt8, Isa::kAvx2, {q8.source(), SourceOf(f32, 32, 32)}), "int8 and f32");
     EXPECT_EQ(rows(Activations::kF32, kHighestIsa, {q8.source(), q6.source()}), "f32");
   }
+  if (BestIsa(Isa::kAvx512Vnni) == Isa::kAvx512Vnni) {
+    EXPECT_EQ(rows(Activations::kAuto, Isa::kAvx512Vnni, {q8.source()}, Exactness::kHigh), "int8 twice");
+  }
   if (MultipliesBf16(BestIsa())) {
+    EXPECT_EQ(rows(Activations::kAuto, kHighestIsa, {q8.source(), q6.source()}, Exactness::kHigh), "bf16");
     EXPECT_EQ(rows(Activations::kBf16, kHighestIsa, {q8.source(), q6.source()}), "bf16");
   }
 }

@@ -67,7 +67,8 @@ class Packed {
  public:
   Packed(std::span<const WeightSource> stacked, Precision precision, int threads = 2, bool int8 = false)
       : pool_(threads) {
-    auto matrix = PackedMatrix::Pack(stacked, precision, int8, arena_, pool_);
+    const auto rows = [&](WeightFormat) { return int8 ? Int8Rows::kOnce : Int8Rows::kNone; };
+    auto matrix = PackedMatrix::Pack(stacked, precision, rows, arena_, pool_);
     EXPECT_TRUE(matrix.ok()) << matrix.status();
     matrix_ = *std::move(matrix);
   }
