@@ -85,8 +85,8 @@ HWY_INLINE V ExpOfNegative(V x) {
   return hn::BitCast(d, hn::Add(hn::BitCast(bits, power), exponent));  // times 2^n
 }
 
-// `scaled`: the tile has scales.
-template <bool scaled>
+// `scaled`: the tile has scales. `whole`: the row sees all of it, as it does of most.
+template <bool scaled, bool whole>
 HWY_INLINE void SoftmaxOf(const SoftmaxTile& tile) {
   const F32 d;
   const auto score = [&tile, d](int64_t i) HWY_ATTR {
@@ -98,16 +98,17 @@ HWY_INLINE void SoftmaxOf(const SoftmaxTile& tile) {
   auto maxima = lowest;
   const auto limit = hn::Set(d, static_cast<float>(tile.valid));
   const auto lane = hn::Iota(d, 0.0f);
+  const auto seen = [limit, lane, d](int64_t i)
+                        HWY_ATTR { return hn::Lt(hn::Add(lane, hn::Set(d, static_cast<float>(i))), limit); };
   for (int64_t i = 0; i < kTileTokens; i += kLanes) {
-    const auto seen = hn::Lt(hn::Add(lane, hn::Set(d, static_cast<float>(i))), limit);
-    maxima = hn::Max(maxima, hn::IfThenElse(seen, score(i), lowest));
+    maxima = hn::Max(maxima, whole ? score(i) : hn::IfThenElse(seen(i), score(i), lowest));
   }
   const float old_max = *tile.max;
   const auto max = hn::Max(hn::MaxOfLanes(d, maxima), hn::Set(d, old_max));
   auto sums = hn::Zero(d);
   for (int64_t i = 0; i < kTileTokens; i += kLanes) {
-    const auto seen = hn::Lt(hn::Add(lane, hn::Set(d, static_cast<float>(i))), limit);
-    const auto p = hn::IfThenElseZero(seen, ExpOfNegative(hn::Sub(score(i), max)));
+    auto p = ExpOfNegative(hn::Sub(score(i), max));
+    if constexpr (!whole) p = hn::IfThenElseZero(seen(i), p);
     sums = hn::Add(sums, p);
     if constexpr (scaled) {
       hn::StoreU(hn::Mul(p, hn::LoadU(d, tile.v_scales + i)), d, tile.scores + i);
@@ -126,6 +127,11 @@ HWY_INLINE void SoftmaxOf(const SoftmaxTile& tile) {
   for (int64_t i = 0; i < tile.out_cols; i += kLanes) {
     hn::StoreU(hn::Mul(hn::LoadU(d, tile.out + i), alpha), d, tile.out + i);
   }
+}
+
+template <bool scaled>
+HWY_INLINE void SoftmaxOf(const SoftmaxTile& tile) {
+  tile.valid == kTileTokens ? SoftmaxOf<scaled, true>(tile) : SoftmaxOf<scaled, false>(tile);
 }
 
 void Softmax(const SoftmaxTile& tile) { tile.k_scales != nullptr ? SoftmaxOf<true>(tile) : SoftmaxOf<false>(tile); }
