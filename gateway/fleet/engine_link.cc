@@ -33,9 +33,11 @@ void EngineLink::ClearLost() {
   lost_ = absl::OkStatus();
 }
 
-void EngineLink::NoteFailure(absl::Time now) {
+void EngineLink::NoteEnd(const absl::Status& status, absl::Time now) {
   absl::MutexLock lock(&mutex_);
-  last_failure_ = std::max(last_failure_, now);
+  const bool fails_again = absl::IsInternal(status) && failed_;
+  if (absl::IsUnavailable(status) || fails_again) last_failure_ = std::max(last_failure_, now);
+  if (absl::IsInternal(status) || status.ok()) failed_ = !status.ok();
 }
 
 absl::Time EngineLink::last_failure() const {

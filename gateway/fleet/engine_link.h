@@ -49,9 +49,10 @@ class EngineLink {
   void MarkLost(absl::Status why) ABSL_LOCKS_EXCLUDED(mutex_);
   void ClearLost() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  /// A request there ended with UNAVAILABLE: the engine may be dead, or end, before the broker tells of it; or with
-  /// INTERNAL: what fails at once is never loaded, and would be sent nearly every request.
-  void NoteFailure(absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
+  /// How a request there ended. UNAVAILABLE is a failure of the engine: it may be dead, or end, before the broker tells of
+  /// it. So is INTERNAL from the second on without an OK between: one may be the request's own, but an engine that fails
+  /// each at once is never loaded, and would be sent nearly all of them.
+  void NoteEnd(const absl::Status& status, absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Time last_failure() const ABSL_LOCKS_EXCLUDED(mutex_);  // InfinitePast: none was noted
 
   /// One request under way; ends with its destruction.
@@ -91,6 +92,7 @@ class EngineLink {
   int64_t next_id_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status lost_ ABSL_GUARDED_BY(mutex_);
   absl::Time last_failure_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+  bool failed_ ABSL_GUARDED_BY(mutex_) = false;  // INTERNAL, and no OK since
 };
 
 }  // namespace swiftcache::gateway::fleet

@@ -63,8 +63,8 @@ class Fleet final : public ClusterSink {
     absl::Duration restart_grace = absl::Seconds(10);
     /// A model whose last engine left is known for this long: it may be starting again.
     absl::Duration remembered = absl::Minutes(10);
-    /// An engine is suspect for this long after a request there ended with UNAVAILABLE or INTERNAL: the broker notices
-    /// by then whether it is dead, and where it fails, one request shows that it still does.
+    /// An engine is suspect for this long after a failure there (EngineLink::NoteEnd): the broker notices by then whether
+    /// it is dead, and where it fails all requests, one shows that it still does.
     absl::Duration suspected = absl::Seconds(3);
     std::function<void()> on_ready = {};  // once, by a thread of the fleet or of the sink; must not block
   };

@@ -199,8 +199,8 @@ void RelayCall::OnEngineEvent(fleet::EngineEvent event) {
 
 void RelayCall::OnEngineDone(const absl::Status& status) {
   in_flight_.Release();
-  if (absl::IsUnavailable(status) || absl::IsInternal(status)) tried_.back()->NoteFailure(env_.clock.Now());
   absl::Status outcome = OutcomeOf(EndAttempt(status));
+  tried_.back()->NoteEnd(outcome.ok() || status.ok() ? outcome : status, env_.clock.Now());
   if (!aborted() && !outcome.ok()) env_.metrics.Failed(model_.name, engine_name_, outcome);
   if (!aborted() && route::ShouldRetry(outcome, sent_)) {
     outcome = Retry(outcome);

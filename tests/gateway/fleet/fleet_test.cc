@@ -274,12 +274,28 @@ TEST_F(FleetTest, AnEngineIsSuspectForAWhileAfterARequestFailedThere) {
   fleet_->OnSnapshot("b1", {Engine("a"), Engine("b")});
   const auto suspect = [&](size_t engine) { return fleet_->Find("m")->engines[engine].suspect; };
   EXPECT_FALSE(suspect(0));
-  fleet_->Find("m")->engines[0].link->NoteFailure(clock_.Now());
+  fleet_->Find("m")->engines[0].link->NoteEnd(absl::UnavailableError("gone"), clock_.Now());
   clock_.Advance(absl::Milliseconds(2999));
   EXPECT_TRUE(suspect(0));
   EXPECT_FALSE(suspect(1));
   clock_.Advance(absl::Milliseconds(1));
   EXPECT_FALSE(suspect(0));
+}
+
+TEST_F(FleetTest, AnEngineIsSuspectWhereTwoRequestsInARowFailed) {
+  fleet_->OnSnapshot("b1", {Engine("a")});
+  const auto ends = [&](const absl::Status& status) {
+    fleet_->Find("m")->engines[0].link->NoteEnd(status, clock_.Now());
+    return fleet_->Find("m")->engines[0].suspect;
+  };
+  EXPECT_FALSE(ends(absl::InternalError("a row without numbers"))) << "it may be the request's own";
+  EXPECT_FALSE(ends(absl::OkStatus()));
+  EXPECT_FALSE(ends(absl::InternalError("a row without numbers")));
+  EXPECT_FALSE(ends(absl::CancelledError("the client left"))) << "which says nothing";
+  EXPECT_TRUE(ends(absl::InternalError("a step failed")));
+  clock_.Advance(absl::Seconds(3));
+  EXPECT_FALSE(ends(absl::CancelledError("the client left")));
+  EXPECT_TRUE(ends(absl::InternalError("a step failed"))) << "it still fails";
 }
 
 TEST_F(FleetTest, FetchesACardOnceForAllEnginesThatShareIt) {

@@ -78,7 +78,9 @@ class RelayFixture : public ::testing::Test {
  protected:
   RelayFixture() {
     fleet_ = *fleet::Fleet::Create(
-        {.cards = {.min_backoff = absl::Milliseconds(1)}, .prober = {.interval = absl::Milliseconds(1)}},
+        {.cards = {.min_backoff = absl::Milliseconds(1)},
+         .prober = {.interval = absl::Milliseconds(1)},
+         .suspected = absl::Hours(1)},  // however slow the machine is
         [this](const fleet::EngineInfo& info) { return engines_[info.name].NewClient(); }, clock_);
     relay_ = *relay::RelayImpl::Create({.limits = {}, .id_prefix = "test"}, *fleet_, clock_, metrics_);
   }

@@ -96,17 +96,19 @@ TEST_F(RelayRetryTest, WhereOneRequestFailedTheNextIsSentOnlyIfNoOtherEngineIsLe
   for (const char* name : {"a", "b", "c"}) EXPECT_EQ(engines_[name].calls(), 1) << name;
 }
 
-// It ends each request in milliseconds, so its load stays the least.
+// It ends each request in milliseconds, so its load stays the least. An OK without an answer is no better.
 TEST_F(RelayRetryTest, AnEngineThatFailsEveryRequestDoesNotDrawThemAll) {
   Serve({"a", "b"});
   fleet::EngineStatus loaded = Ready("b");
   loaded.load.running_requests = 9;
   fleet_->OnUpdate(loaded);
-  engines_["a"].SetScript([](FakeCall& call) { call.End(absl::InternalError("a step failed")); });
-  EXPECT_EQ(Run(Prompt("x")).code(), absl::StatusCode::kInternal);
+  for (const absl::Status& status : {absl::InternalError("a step failed"), absl::OkStatus()}) {
+    engines_["a"].SetScript([status](FakeCall& call) { call.End(status); });
+    EXPECT_EQ(Run(Prompt("x")).code(), absl::StatusCode::kInternal);
+  }
   EXPECT_EQ(Run(Prompt("x")), absl::OkStatus());
   EXPECT_EQ(sink_->Text(), "hello");
-  EXPECT_EQ(engines_["a"].calls(), 1);
+  EXPECT_EQ(engines_["a"].calls(), 2);
 }
 
 TEST_F(RelayRetryTest, AnEngineThatCameMeanwhileTakesTheRetry) {
