@@ -84,8 +84,6 @@ SWIFTCACHE_INLINE __m512 LoadScales(const std::byte* p, const std::byte* super, 
   return _mm512_mul_ps(LoadHalves(super, half), _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)));
 }
 
-inline constexpr int64_t kAhead = 4096;  // bytes; from memory a panel comes as fast as its reader asks for it
-
 /// What UnpackBlocks writes of a pair of inputs.
 inline constexpr int64_t kUnpackedPairBytes = 2 * 32 * sizeof(Bf16);
 

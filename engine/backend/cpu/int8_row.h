@@ -23,8 +23,8 @@ struct Int8Group {
 };
 static_assert(sizeof(Int8Group) == 48);
 
-/// How a row meets quantised weights: as it is, or as bf16; as one row of these groups; or as two whose products are added,
-/// the second of what the first leaves of the row, at a scale of its own, which has 16 bits between them.
+/// How a row meets quantised weights: as one row of these groups; as two, the second of what the first leaves, at a scale
+/// of its own: 16 bits between them, and their products are added; or as it is, or as bf16. In the order of reports.
 enum class Int8Rows { kOnce, kTwice, kNone };
 
 }  // namespace swiftcache::engine::backend::cpu

@@ -102,7 +102,6 @@ __attribute__((noinline)) void Int8Tile(const QuantizedGemm& g, int64_t row) {
   const auto* const rows = static_cast<const Int8Group*>(g.a) + row * g.lda;
   const int zero = g.layout.zero;
   const int64_t block_bytes = g.layout.block_bytes();
-  constexpr int64_t kAhead = 4096;
   const auto output = [](int i) { return 16 * (i % 2) + i / 2 * V::kLanes; };  // of sum i, the first
   const Int8Group* a = rows;
   const std::byte *b = g.b, *super = nullptr, *unpacked = static_cast<const std::byte*>(g.scratch);
@@ -134,7 +133,6 @@ __attribute__((noinline)) void Int8Tile(const QuantizedGemm& g, int64_t row) {
 #pragma GCC unroll 2
           for (int i = 0; i < V::kQuads; ++i) {
             const std::byte* const at = codes + (quad + i) * kQuadBytes;
-            // From memory a panel comes as fast as its reader asks for it.
             if (step == 0) Prefetch<kQuadBytes>(at + kAhead);
             low[i] = V::Load(at, 0, step, zero);
             high[i] = V::Load(at, 1, step, zero);

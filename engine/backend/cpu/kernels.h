@@ -73,7 +73,7 @@ struct Kernels {
   void (*to_bf16)(const float* x, int64_t n, Bf16* out) = nullptr;
   /// x: [groups * 32]; for weights of this zero in blocks of so many inputs, 32 or 16.
   void (*to_int8)(const float* x, int64_t groups, int zero, int inputs, Int8Group* out) = nullptr;
-  /// x[i] -= scale * code of what to_int8 made of it, rounded once.
+  /// x[i] -= scale * code of what to_int8 made of it, rounded once; where there is no FMA, twice.
   void (*residual)(float* x, int64_t groups, const Int8Group* of_x) = nullptr;
   void (*softmax_tile)(const SoftmaxTile&) = nullptr;
   /// x as int8 times the scale that is returned, nearest with ties to even; writes n elements, of all zeroes zeroes. The

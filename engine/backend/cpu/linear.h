@@ -35,7 +35,7 @@ class Linear {
   // Few rows: each worker prepares them for itself, which costs less than a barrier.
   static constexpr int64_t kPrivateRows = 3;
   static constexpr int64_t kStreamedRows = 32;  // of products that wait for the weights, at most
-  // Rows that a panel is read for at a time. Their inputs, 0.6 MB of int8 or 1.5 MB of f32 where these are 2,048, come
+  // Rows that a panel is read for at a time. Their inputs, 0.6 MB of int8 (kTwice: 1.2) or 1.5 MB of f32 where these are 2,048, come
   // from L2 or L3, once for each panel.
   static constexpr int64_t kRowBlock = 192;
 
@@ -66,7 +66,7 @@ class Linear {
   int64_t product_ = 0;             // counts those of few rows
   std::vector<Prepared> prepared_;  // [threads]
   // Prepared rows: [PadToPanel(max_cols)] inputs, then f32 [PadToPanel(max_cols) / 32] sums of blocks; or Int8Group,
-  // of Int8Rows::kTwice two rows of them, less.
+  // which is less (Int8Rows::kTwice: two rows of them, less than f32, which alone they stand for).
   HostMemory shared_;    // [max_rows]
   HostMemory private_;   // [threads][kPrivateRows]
   HostMemory unpacked_;  // [threads][PadToPanel(max_cols)][32] of inputs' elements

@@ -38,7 +38,6 @@ using TileSizes = std::conditional_t<HWY_MAX_BYTES == 64, std::integer_sequence<
                                      std::integer_sequence<int, 6, 3, 2, 1>>;
 constexpr int64_t kUnpackRows = 4 * kTileRows;  // from which on it costs less to unpack a panel once
 constexpr int kThinVectors = kPanelCols / kLanes < 4 ? kPanelCols / kLanes : 4;
-constexpr int64_t kAhead = 4096;  // bytes; from memory a panel comes as fast as its reader asks for it
 
 // Adds a higher bit of the codes of a pair of inputs.
 template <int kBit>

@@ -29,6 +29,7 @@ namespace swiftcache::engine::backend::cpu {
 inline constexpr int64_t kBlockInputs = 32;          // of a block, at most
 inline constexpr int64_t kSuperBlockInputs = 256;    // of the K formats
 inline constexpr int64_t kSuperBlockBytes = 32 * 2;  // of its scales, and of its minima
+inline constexpr int64_t kAhead = 4096;  // bytes; from memory a panel comes as fast as its reader asks for it
 
 /// What stands before the first block of a super-block.
 constexpr int64_t SuperBytes(int scale_bytes, bool has_minima) {

@@ -86,5 +86,23 @@ TEST(RowKernelsTest, AnInt8GroupThatIsNotFiniteHasSuchAScaleAndLeavesTheOthersAl
   }
 }
 
+TEST(RowKernelsTest, ARemainderIsRoundedOnce) {
+  constexpr int64_t kGroups = 11;
+  for (const Isa isa : kAllIsas) {
+    if (isa == Isa::kBaseline || BestIsa(isa) != isa) continue;  // it has no FMA, and no products of such rows
+    const Kernels kernels = KernelsFor(isa);
+    const std::vector<float> x = Groups(kGroups);
+    std::vector<float> found = x;
+    Int8Group of_x[kGroups];
+    kernels.to_int8(x.data(), kGroups, 8, 32, of_x);
+    kernels.residual(found.data(), kGroups, of_x);
+    for (int64_t i = 0; i < kGroups * kInt8Inputs; ++i) {
+      const Int8Group& group = of_x[i / kInt8Inputs];
+      EXPECT_EQ(found[i], std::fma(-static_cast<float>(group.codes[i % kInt8Inputs]), group.scale, x[i]))
+          << IsaName(isa) << " input " << i;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace swiftcache::engine::backend::cpu
