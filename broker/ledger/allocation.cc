@@ -207,8 +207,9 @@ void Allocation::AddRipe(const Places& stay, int64_t lacking_bytes, absl::Time r
 
 // Asks to revoke for the borrower what others hold above their shares; returns the bytes on their way back. So that
 // leases do not move to and fro, a borrower that is not starved gets only memory of idle borrowers, and only if tokens
-// wait. Where nothing else comes one of these also gives a lease of which it has only a part above its share: nothing
-// waits there that could take it back. Who has come back has as much time to say what it needs as a new lease has.
+// wait. If nothing else is coming, an idle borrower that is above its share at all gives one whole lease, and may end
+// below its share: it has nothing waiting that would take the lease back. Who has come back has as much time to say what
+// it needs as a new lease has.
 int64_t Allocation::Rebalance(Case& request, int64_t lacking_bytes) {
   const Member& borrower = request.borrower;
   const bool starved = request.held + request.got < request.share / 4 * 3;

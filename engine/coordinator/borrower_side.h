@@ -91,9 +91,9 @@ class BorrowerSide {
   bool request_under_way_ = false, asked_for_waiting_ = false;
   absl::Time last_request_ = absl::InfinitePast();       // or its answer
   absl::Duration request_interval_;                      // while nothing waits
-  absl::Duration fruitless_interval_;                    // behind a lease that cannot be opened; grows while such come
-  absl::Time opening_failed_at_ = absl::InfinitePast();  // that of the last lease, if it did
-  bool failed_since_request_ = false;                    // an opening
+  absl::Time opening_failed_at_ = absl::InfinitePast();  // the last lease's; InfinitePast: it could be opened
+  absl::Duration fruitless_interval_;                    // from then to a request; doubles if one failed since the last
+  bool failed_since_request_ = false;                    // whether an opening failed since the last request
   int64_t responses_ = 0;                                // requests; the next one's key follows from it
 };
 

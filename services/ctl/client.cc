@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/notification.h"
 #include "common/base/status_macros.h"
+#include "common/base/wall_time.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/status.h"
 #include "services/ctl/complaint.h"
@@ -121,9 +122,8 @@ absl::StatusOr<std::string> Client::ResolveModel(const std::string& model, absl:
 
 // A channel makes progress with its connection only while a thread waits on it.
 void Client::Pause() {
-  const absl::Time end = clock_.Now() + kPoll;
   if (channel_->GetState(/*try_to_connect=*/true) != GRPC_CHANNEL_READY) {
-    channel_->WaitForConnected(absl::ToChronoTime(end));
+    channel_->WaitForConnected(absl::ToChronoTime(WallTimeNow() + kPoll));
   } else {
     absl::Notification().WaitForNotificationWithTimeout(kPoll);
   }
