@@ -26,7 +26,7 @@ void CopyRow(const float* x, int64_t n, float* out) {
 bool IsInt8(const PackedMatrix& weight) { return weight.int8_rows() != Int8Rows::kNone; }
 
 // Of a prepared row, one after the other.
-int64_t Int8RowsOf(const PackedMatrix& weight) { return weight.int8_rows() == Int8Rows::kTwice ? 2 : 1; }
+int64_t NumInt8Rows(const PackedMatrix& weight) { return weight.int8_rows() == Int8Rows::kTwice ? 2 : 1; }
 
 }  // namespace
 
@@ -35,7 +35,7 @@ Linear::Linear(const Kernels& kernels, bool bf16_rows, ThreadPool& pool)
 
 int64_t Linear::PreparedRowBytes(const PackedMatrix& weight) const {
   if (!IsInt8(weight)) return PreparedRowBytes(weight.cols());
-  return Int8RowsOf(weight) * (weight.cols() / kInt8Inputs) * int64_t{sizeof(Int8Group)};
+  return NumInt8Rows(weight) * (weight.cols() / kInt8Inputs) * int64_t{sizeof(Int8Group)};
 }
 
 int64_t Linear::PreparedRowBytes(int64_t cols) const {
@@ -158,7 +158,7 @@ void Linear::QuantizedPanel(const LinearOp& op, const std::byte* prepared, int64
   const int64_t first = weight.first_row() + panel * kPanelCols;
   gemm.c = out.row(row) + first;
   gemm.ldc = out.stride();
-  gemm.rows = rows * Int8RowsOf(weight);
+  gemm.rows = rows * NumInt8Rows(weight);
   gemm.pairs = weight.int8_rows() == Int8Rows::kTwice;
   gemm.bias = op.bias == nullptr ? nullptr : AsHost(*op.bias).row(0) + first;
   gemm.add = op.add;
