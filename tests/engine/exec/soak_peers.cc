@@ -272,9 +272,7 @@ void SoakPeers::Advance(absl::Duration by) {
   if (failure_.empty()) failure_ = CheckAccounts();
 }
 
-// Twice: the accounts are published after all messages that lay there at one time.
 std::string SoakPeers::CheckAccounts() {
-  Wait();
   Wait();
   const std::map<std::string, lease::Account> accounts = coordinator_.Accounts();
   const std::string wrong = auditor_.Compare(accounts);
@@ -297,17 +295,19 @@ void SoakPeers::Settle() {
   }
 }
 
-// Until the coordinator has done all that was asked of it before. What it may do after the mark has no part in a run:
-// deadlines, which have passed already, and reports, for which ForgetDeclined waits once more.
+// Until the coordinator has done all that was asked of it before, and all that comes of it. It asks to lease, publishes
+// accounts and reports after all messages that lay there at one time, which the second mark is not one of.
 void SoakPeers::Wait() {
-  int64_t mark = 0;
-  {
+  for (int i = 0; i < 2; ++i) {
+    int64_t mark = 0;
+    {
+      absl::MutexLock lock(&mutex_);
+      mark = ++marks_;
+    }
+    coordinator_.ReportWindow({.used_blocks = -mark});
     absl::MutexLock lock(&mutex_);
-    mark = ++marks_;
+    mutex_.Await(absl::Condition(this, &SoakPeers::Waited));
   }
-  coordinator_.ReportWindow({.used_blocks = -mark});
-  absl::MutexLock lock(&mutex_);
-  mutex_.Await(absl::Condition(this, &SoakPeers::Waited));
 }
 
 void SoakPeers::Notice() {
@@ -391,10 +391,9 @@ std::vector<LoopMessage> SoakPeers::TakeMessages(int64_t max) {
   return taken;
 }
 
-// Of that a donor tells the broker alone, when all else is done: what was heard before the mark has been reported.
+// Of that a donor tells the broker alone.
 void SoakPeers::ForgetDeclined() {
   if (std::all_of(given_.begin(), given_.end(), [](const auto& given) { return given.second.granted; })) return;
-  Wait();
   absl::MutexLock lock(&mutex_);
   for (const LeaseId id : std::exchange(declined_, {})) tally_.declined += static_cast<int64_t>(given_.erase(id));
 }
