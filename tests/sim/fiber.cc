@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/sim/fiber.h"
 
+#include <ucontext.h>
+
 #include <cstdint>
 
 #include "glog/logging.h"
@@ -17,26 +19,35 @@ void Fiber::Enter(unsigned high, unsigned low) {
   auto* const fiber = reinterpret_cast<Fiber*>(static_cast<uintptr_t>(high) << 32 | low);
   fiber->body_();
   fiber->ended_ = true;
+  _longjmp(fiber->resumer_, 1);
 }
 
+void Fiber::Begin() {
+  stack_.reset(new std::byte[kStackBytes]);
+  ucontext_t inside;
+  CHECK_EQ(getcontext(&inside), 0);
+  inside.uc_stack = {.ss_sp = stack_.get(), .ss_flags = 0, .ss_size = kStackBytes};
+  inside.uc_link = nullptr;
+  const auto self = reinterpret_cast<uintptr_t>(this);
+  makecontext(&inside, reinterpret_cast<void (*)()>(&Enter), 2, static_cast<unsigned>(self >> 32),
+              static_cast<unsigned>(self));
+  (void)setcontext(&inside);
+  LOG(FATAL) << "setcontext returned";
+}
+
+// Not by swapcontext, which asks the kernel for the mask of signals each time.
 void Fiber::Resume() {
   CHECK(!ended_ && !running_);
-  if (stack_ == nullptr) {
-    stack_.reset(new std::byte[kStackBytes]);
-    CHECK_EQ(getcontext(&inside_), 0);
-    inside_.uc_stack = {.ss_sp = stack_.get(), .ss_flags = 0, .ss_size = kStackBytes};
-    inside_.uc_link = &outside_;
-    const auto self = reinterpret_cast<uintptr_t>(this);
-    makecontext(&inside_, reinterpret_cast<void (*)()>(&Enter), 2, static_cast<unsigned>(self >> 32),
-                static_cast<unsigned>(self));
-  }
   running_ = true;
-  CHECK_EQ(swapcontext(&outside_, &inside_), 0);
+  if (_setjmp(resumer_) == 0) {
+    if (stack_ == nullptr) Begin();
+    _longjmp(yielded_, 1);
+  }
   running_ = false;
 }
 
 void Fiber::Yield() {
-  if (!finishing_) CHECK_EQ(swapcontext(&inside_, &outside_), 0);
+  if (!finishing_ && _setjmp(yielded_) == 0) _longjmp(resumer_, 1);
 }
 
 void Fiber::Finish() {

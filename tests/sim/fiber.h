@@ -6,7 +6,7 @@
 //   fiber.Resume();   // runs to the end
 #pragma once
 
-#include <ucontext.h>
+#include <setjmp.h>
 
 #include <cstddef>
 #include <functional>
@@ -34,11 +34,12 @@ class Fiber {
   bool running() const { return running_; }
 
  private:
-  static void Enter(unsigned high, unsigned low);
+  [[noreturn]] static void Enter(unsigned high, unsigned low);
+  [[noreturn]] void Begin();
 
   const std::function<void()> body_;
   std::unique_ptr<std::byte[]> stack_;  // null: it has not begun
-  ucontext_t inside_, outside_;
+  jmp_buf resumer_, yielded_;
   bool running_ = false, finishing_ = false, ended_ = false;
 };
 
