@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-# room_library(PATH RANK n [HDRS ...] [SRCS ...] [DEPS room ...] [LIBS target ...])
+# room_library(PATH RANK n [COLD] [HDRS ...] [SRCS ...] [DEPS room ...] [LIBS target ...])
 #
 # Declares the room PATH (for example engine/kv): folder = library = namespace = include path.
 # DEPS are rooms. A room may use rooms of a LOWER rank in common/, proto/ and its own top folder, and nothing else; services/
-# and tests/ may use every room. LIBS are third-party targets. Every header must compile alone (target all_verify_interface_header_sets).
+# and tests/ may use every room. LIBS are third-party targets. COLD: hardly any time goes by in it, so that sanitized builds, which
+# take half as long without, do not optimize it. Every header must compile alone (target all_verify_interface_header_sets).
 function(room_library path)
-  cmake_parse_arguments(ARG "" "RANK" "HDRS;SRCS;DEPS;LIBS" ${ARGN})
+  cmake_parse_arguments(ARG "COLD" "RANK" "HDRS;SRCS;DEPS;LIBS" ${ARGN})
   if(ARG_UNPARSED_ARGUMENTS OR NOT ARG_RANK MATCHES "^[0-9]+$")
     message(FATAL_ERROR "room ${path}: wants RANK n and HDRS/SRCS/DEPS/LIBS, found '${ARG_UNPARSED_ARGUMENTS}'")
   endif()
@@ -24,6 +25,9 @@ function(room_library path)
   endif()
   target_include_directories(${target} ${scope} ${PROJECT_SOURCE_DIR})
   target_link_libraries(${target} ${scope} swiftcache_options ${ARG_LIBS})
+  if(ARG_COLD AND SWIFTCACHE_SANITIZE)
+    target_compile_options(${target} PRIVATE -O0)
+  endif()
   set_property(GLOBAL PROPERTY ROOM_RANK_${name} ${ARG_RANK})
   foreach(dep IN LISTS ARG_DEPS)
     string(REPLACE "/" "_" dep_name ${dep})
@@ -42,17 +46,18 @@ function(room_library path)
   endforeach()
 endfunction()
 
-# room_test(NAME test.cc ... [DEPS room ...] [LIBS target ...] [LABELS asan tsan] [TIMEOUT s])
+# room_test(NAME test.cc ... [OPTIMIZED] [DEPS room ...] [LIBS target ...] [LABELS asan tsan] [TIMEOUT s])
 # A GoogleTest binary that mirrors a room; registered with CTest under NAME, built only by the target `unit_tests`.
+# OPTIMIZED: its own code runs so long that to optimize it pays.
 function(room_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "DEPS;LIBS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "OPTIMIZED" "TIMEOUT" "DEPS;LIBS;LABELS" ${ARGN})
   if(NOT BUILD_TESTING)
     return()
   endif()
   add_executable(${name} EXCLUDE_FROM_ALL ${ARG_UNPARSED_ARGUMENTS})
   target_link_libraries(${name} PRIVATE swiftcache_options GTest::gtest GTest::gmock GTest::gtest_main ${ARG_LIBS})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
-  target_compile_options(${name} PRIVATE -O1)  # of the test alone; what it tests is built as it is shipped
+  target_compile_options(${name} PRIVATE $<IF:$<BOOL:${ARG_OPTIMIZED}>,-O1,-O0>)  # the test alone; what it tests is as shipped
   target_compile_definitions(${name} PRIVATE SWIFTCACHE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests SWIFTCACHE_TEST ON)
   foreach(dep IN LISTS ARG_DEPS)
