@@ -25,6 +25,7 @@ using F32 = hn::ScalableTag<float>;
 using U32 = hn::ScalableTag<uint32_t>;
 
 constexpr int kLanes = HWY_MAX_BYTES / 4;
+constexpr int kLineBytes = 64;
 // Rows of a register tile beside two vectors of columns: 24 or 12 accumulators of 32 or 16 registers.
 constexpr int kTileRows = HWY_MAX_BYTES == 64 ? 12 : 6;
 constexpr int kTileVectors = 2;
@@ -60,6 +61,13 @@ class PieceWords {
     const hn::ScalableTag<T> d;
     return v * kLanes < kHalfCols ? hn::LoadU(d, first_ + v * kLanes) : hn::LoadU(d, second_ + v * kLanes - kHalfCols);
   }
+  HWY_INLINE void AskAhead(int64_t bytes) const {
+    if (bytes == 0) return;
+#pragma GCC unroll 16
+    for (int at = 0; at < kVectors * kLanes * static_cast<int>(sizeof(T)); at += kLineBytes) {
+      __builtin_prefetch(reinterpret_cast<const std::byte*>(first_) + at + bytes);
+    }
+  }
   HWY_INLINE void Next() {
     first_ += stride_;
     second_ += stride_;
@@ -83,6 +91,7 @@ HWY_INLINE void TileF32(const PanelGemm& g, int64_t row, int64_t col) {
   for (const PanelPiece& piece : g.b) {
     PieceWords<float, kVectors> b(piece, col, g.stride);
     for (const float* const end = a + g.k; a != end; ++a, b.Next()) {
+      b.AskAhead(g.ahead);
       hn::VFromD<F32> bv[kVectors];
 #pragma GCC unroll 16
       for (int v = 0; v < kVectors; ++v) bv[v] = b.Load(v);
@@ -112,6 +121,7 @@ HWY_INLINE void TileBf16Weights(const PanelGemm& g, int64_t row, int64_t col) {
   for (const PanelPiece& piece : g.b) {
     PieceWords<uint32_t, kVectors> b(piece, col, g.stride);
     for (const float* const end = a + 2 * g.k; a != end; a += 2, b.Next()) {
+      b.AskAhead(g.ahead);
 #pragma GCC unroll 16
       for (int odd = 0; odd < 2; ++odd) {
         hn::VFromD<F32> bv[kVectors];

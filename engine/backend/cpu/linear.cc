@@ -124,6 +124,7 @@ void Linear::Panel(const LinearOp& op, const std::byte* prepared, int64_t panel,
   gemm.lda = PreparedRowBytes(weight.cols()) / InputBytes();
   const PanelPiece piece = PackedPiece(weight.panel(panel));
   gemm.b = {&piece, 1};
+  gemm.ahead = kAhead;
   gemm.k = weight.steps();
   const int64_t first = weight.first_row() + panel * kPanelCols;
   gemm.c = out.row(row) + first;
