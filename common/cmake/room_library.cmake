@@ -57,7 +57,7 @@ function(room_test name)
   add_executable(${name} EXCLUDE_FROM_ALL ${ARG_UNPARSED_ARGUMENTS})
   target_link_libraries(${name} PRIVATE swiftcache_options GTest::gtest GTest::gmock GTest::gtest_main ${ARG_LIBS})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
-  target_compile_options(${name} PRIVATE $<IF:$<BOOL:${ARG_OPTIMIZED}>,-O1,-O0>)  # the test alone; what it tests is as shipped
+  target_compile_options(${name} PRIVATE $<IF:$<BOOL:${ARG_OPTIMIZED}>,-O1,-O0>)  # of the test alone, not of what it tests
   target_compile_definitions(${name} PRIVATE SWIFTCACHE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests SWIFTCACHE_TEST ON)
   foreach(dep IN LISTS ARG_DEPS)

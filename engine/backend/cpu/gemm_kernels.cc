@@ -25,7 +25,6 @@ using F32 = hn::ScalableTag<float>;
 using U32 = hn::ScalableTag<uint32_t>;
 
 constexpr int kLanes = HWY_MAX_BYTES / 4;
-constexpr int kLineBytes = 64;
 // Rows of a register tile beside two vectors of columns: 24 or 12 accumulators of 32 or 16 registers.
 constexpr int kTileRows = HWY_MAX_BYTES == 64 ? 12 : 6;
 constexpr int kTileVectors = 2;
@@ -62,11 +61,8 @@ class PieceWords {
     return v * kLanes < kHalfCols ? hn::LoadU(d, first_ + v * kLanes) : hn::LoadU(d, second_ + v * kLanes - kHalfCols);
   }
   HWY_INLINE void AskAhead(int64_t bytes) const {
-    if (bytes == 0) return;
-#pragma GCC unroll 16
-    for (int at = 0; at < kVectors * kLanes * static_cast<int>(sizeof(T)); at += kLineBytes) {
-      __builtin_prefetch(reinterpret_cast<const std::byte*>(first_) + at + bytes);
-    }
+    constexpr int64_t kStepBytes = kVectors * kLanes * sizeof(T);
+    if (bytes != 0) Prefetch<kStepBytes>(reinterpret_cast<const std::byte*>(first_) + bytes);
   }
   HWY_INLINE void Next() {
     first_ += stride_;

@@ -25,13 +25,6 @@
 
 namespace swiftcache::engine::backend::cpu {
 
-// All cache lines of a quad.
-template <int64_t kQuadBytes>
-__attribute__((always_inline)) inline void Prefetch(const std::byte* quad) {
-  __builtin_prefetch(quad);
-  if constexpr (kQuadBytes > 64) __builtin_prefetch(quad + 64);
-}
-
 // Scales or minima of kLanes outputs. super: what those of the super-block are multiplied by, where there is one.
 template <class V, class Form>
 __attribute__((always_inline)) inline typename V::Float Scales(const std::byte* p, const std::byte* super) {

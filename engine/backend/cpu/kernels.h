@@ -24,6 +24,15 @@ inline constexpr int64_t kTileTokens = 64;
 
 constexpr int64_t PadToPanel(int64_t n) { return (n + kPanelCols - 1) / kPanelCols * kPanelCols; }
 
+inline constexpr int64_t kCacheLineBytes = 64;
+
+/// All cache lines of so many bytes.
+template <int64_t kBytes>
+__attribute__((always_inline)) inline void Prefetch(const std::byte* at) {
+#pragma GCC unroll 4
+  for (int64_t line = 0; line < kBytes; line += kCacheLineBytes) __builtin_prefetch(at + line);
+}
+
 /// Words of some inputs for outputs 0..15 and 16..31 of a panel: each [k][stride], of which 16 are read. A word is an
 /// f32, or bf16 [2]: a pair of consecutive inputs.
 struct PanelPiece {

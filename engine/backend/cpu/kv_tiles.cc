@@ -7,7 +7,7 @@
 namespace swiftcache::engine::backend::cpu {
 namespace {
 
-constexpr int64_t kCacheLineBytes = 64, kWordBytes = 4;
+constexpr int64_t kWordBytes = 4;
 constexpr int kSecondCache = 2;  // as a prefetch names it
 
 // n elements of kBytes that lie side by side, to places that are `stride` bytes apart.
