@@ -127,7 +127,7 @@ absl::Status Serve(const GatewayFlags& flags, services::ShutdownSignals& signals
                       "gRPC clients whose request was ended as they left too much of the answer unread.");
   gateway::rpc::GenerateDoor door(*relay, {.on_slow_reader_cut = [&slow_readers] { slow_readers.Increment(); }}, clock);
   gateway::openai::Door::Options openai_options{.id_prefix = instance + "-http"};
-  openai_options.limits.max_prompt_bytes = flags.limits.max_prompt_bytes;
+  openai_options.limits.request = flags.limits;
   ASSIGN_OR_RETURN(auto openai, gateway::openai::Door::Create(std::move(openai_options), *relay, clock));
   const int64_t max_request_bytes = flags.limits.max_prompt_bytes + kRequestRoomBytes;
   HttpServer::Options http_options{.listen = flags.http_listen,

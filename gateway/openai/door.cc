@@ -41,10 +41,6 @@ std::string PercentDecoded(const std::string& text) {
 
 absl::StatusOr<std::unique_ptr<Door>> Door::Create(Options options, relay::Relay& relay, const Clock& clock) {
   if (options.id_prefix.empty()) return absl::InvalidArgumentError("openai: id_prefix is empty, wants a unique prefix");
-  if (options.request_timeout <= absl::ZeroDuration()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "openai: request_timeout is ", absl::FormatDuration(options.request_timeout), ", wants more than 0"));
-  }
   return std::unique_ptr<Door>(new Door(std::move(options), relay, clock));
 }
 
@@ -124,7 +120,6 @@ absl::StatusOr<ParsedRequest> Door::Parse(Endpoint endpoint, const HttpRequest& 
     request.door = kDoor;
     request.client = http.client;
     request.arrived = arrived;
-    request.deadline = arrived + options_.request_timeout;
   }
   return parsed;
 }

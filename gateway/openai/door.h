@@ -32,12 +32,11 @@ class Door {
  public:
   struct Options {
     std::string id_prefix = "http";  // of request ids that the door makes where X-Request-Id is absent
-    absl::Duration request_timeout = absl::InfiniteDuration();
     HttpRequestLimits limits = {};
     std::function<absl::Time()> wall_time = WallTimeNow;  // for `created`; not null
     int64_t max_held_answer_bytes = int64_t{512} << 20;   // echoes, and answers that are not streamed; beyond it 429
   };
-  /// Errors: INVALID_ARGUMENT (empty prefix, a timeout that is not positive).
+  /// Errors: INVALID_ARGUMENT (empty prefix).
   static absl::StatusOr<std::unique_ptr<Door>> Create(Options options, relay::Relay& relay, const Clock& clock);
 
   std::vector<HttpRoute> Routes();

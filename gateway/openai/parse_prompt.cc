@@ -127,8 +127,8 @@ std::vector<Input> ParsePrompts(Fields& fields, const HttpRequestLimits& limits)
   }
   for (size_t i = 0; i < (many ? prompt->size() : 1); ++i) {
     std::optional<Input> one =
-        many ? ParseOne((*prompt)[i], absl::StrCat("prompt[", i, "]"), fields, limits.max_prompt_bytes)
-             : ParseOne(*prompt, kPrompt, fields, limits.max_prompt_bytes);
+        many ? ParseOne((*prompt)[i], absl::StrCat("prompt[", i, "]"), fields, limits.request.max_prompt_bytes)
+             : ParseOne(*prompt, kPrompt, fields, limits.request.max_prompt_bytes);
     if (!one) return prompts;
     prompts.push_back(*std::move(one));
   }
@@ -143,9 +143,9 @@ text::TemplateVariables ParseTemplateVariables(Fields& fields, const HttpRequest
   fields.Adopt(inside.status());
   if (!inside.status().ok()) return variables;
   for (const auto& [name, value] : object->items()) {
-    if (static_cast<int64_t>(name.size()) > limits.max_label_bytes) {
-      fields.Fail("chat_template_kwargs",
-                  absl::StrCat("has a name of ", name.size(), " bytes, wants at most ", limits.max_label_bytes));
+    if (static_cast<int64_t>(name.size()) > limits.request.max_label_bytes) {
+      fields.Fail("chat_template_kwargs", absl::StrCat("has a name of ", name.size(), " bytes, wants at most ",
+                                                       limits.request.max_label_bytes));
       return variables;
     }
     text::TemplateVariable& variable = variables[name];
@@ -177,8 +177,9 @@ relay::Chat ParseChat(Fields& fields, const HttpRequestLimits& limits) {
                                          ", wants a list of at least one message"));
     return chat;
   }
-  if (static_cast<int64_t>(messages->size()) > limits.max_messages) {
-    fields.Fail("messages", absl::StrCat("has ", messages->size(), " messages, wants at most ", limits.max_messages));
+  if (static_cast<int64_t>(messages->size()) > limits.request.max_messages) {
+    fields.Fail("messages",
+                absl::StrCat("has ", messages->size(), " messages, wants at most ", limits.request.max_messages));
     return chat;
   }
   int64_t bytes = 0;
@@ -188,8 +189,9 @@ relay::Chat ParseChat(Fields& fields, const HttpRequestLimits& limits) {
     bytes += static_cast<int64_t>(message->content.size());
     chat.messages.push_back(*std::move(message));
   }
-  if (bytes > limits.max_prompt_bytes) {
-    fields.Fail("messages", absl::StrCat("have ", bytes, " bytes of text, wants at most ", limits.max_prompt_bytes));
+  if (bytes > limits.request.max_prompt_bytes) {
+    fields.Fail("messages",
+                absl::StrCat("have ", bytes, " bytes of text, wants at most ", limits.request.max_prompt_bytes));
   }
   return chat;
 }

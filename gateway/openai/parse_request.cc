@@ -18,8 +18,6 @@ using nlohmann::json;
 constexpr int32_t kDefaultCompletionTokens = 16;  // as in OpenAI's API
 constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
 constexpr int64_t kAnyLength = std::numeric_limits<int64_t>::max();
-constexpr int64_t kMaxLogprobs = 20;
-constexpr int64_t kMaxContinuations = 128;
 
 std::optional<int32_t> Narrow(std::optional<int64_t> value) {
   return value ? std::optional<int32_t>(static_cast<int32_t>(*value)) : std::nullopt;
@@ -34,11 +32,12 @@ void ReadSampling(Fields& fields, const HttpRequestLimits& limits, fleet::Sampli
   sampling.presence_penalty = fields.Number<float>("presence_penalty", {.low = -2, .high = 2});
   sampling.frequency_penalty = fields.Number<float>("frequency_penalty", {.low = -2, .high = 2});
   sampling.repetition_penalty = fields.Number<float>("repetition_penalty", {.low = 0, .high = 10, .low_is_open = true});
-  sampling.stop = text::StopStrings(fields.Texts("stop", limits.max_stop_strings, limits.max_stop_bytes));
-  sampling.stop_token_ids = fields.Ids("stop_token_ids", limits.max_stop_token_ids);
+  sampling.stop =
+      text::StopStrings(fields.Texts("stop", limits.request.max_stop_strings, limits.request.max_stop_bytes));
+  sampling.stop_token_ids = fields.Ids("stop_token_ids", limits.request.max_stop_token_ids);
   sampling.ignore_eos = fields.Bool("ignore_eos").value_or(false);
-  sampling.n = Narrow(fields.Integer("n", 1, kMaxContinuations));
-  const std::optional<int64_t> best_of = fields.Integer("best_of", 1, kMaxContinuations);
+  sampling.n = Narrow(fields.Integer("n", 1, relay::kMaxContinuations));
+  const std::optional<int64_t> best_of = fields.Integer("best_of", 1, relay::kMaxContinuations);
   if (best_of && *best_of != sampling.n.value_or(1)) {
     fields.Fail("best_of", absl::StrCat("is ", *best_of, ", wants the value of n (", sampling.n.value_or(1),
                                         "): choosing among more is not supported"));
@@ -47,7 +46,7 @@ void ReadSampling(Fields& fields, const HttpRequestLimits& limits, fleet::Sampli
 
 void ReadCompletionOptions(Fields& fields, fleet::Sampling& sampling, ResponseOptions& answer) {
   sampling.max_tokens = Narrow(fields.Integer("max_tokens", 1, kMaxInt)).value_or(kDefaultCompletionTokens);
-  sampling.logprobs = Narrow(fields.Integer("logprobs", 0, kMaxLogprobs));
+  sampling.logprobs = Narrow(fields.Integer("logprobs", 0, relay::kMaxLogprobs));
   answer.logprobs = sampling.logprobs.has_value();
   answer.echo = fields.Bool("echo").value_or(false);
   if (answer.echo && answer.logprobs) {
@@ -60,7 +59,7 @@ void ReadChatOptions(Fields& fields, fleet::Sampling& sampling, ResponseOptions&
   sampling.max_tokens = Narrow(fields.Integer("max_completion_tokens", 1, kMaxInt));  // the newer name wins
   if (!sampling.max_tokens) sampling.max_tokens = max_tokens;
   answer.logprobs = fields.Bool("logprobs").value_or(false);
-  const std::optional<int32_t> top = Narrow(fields.Integer("top_logprobs", 0, kMaxLogprobs));
+  const std::optional<int32_t> top = Narrow(fields.Integer("top_logprobs", 0, relay::kMaxLogprobs));
   if (top && *top > 0 && !answer.logprobs) fields.Fail("top_logprobs", "is set, wants logprobs to be true as well");
   if (answer.logprobs) sampling.logprobs = top.value_or(0);
 }
@@ -134,16 +133,16 @@ void CheckEcho(Fields& fields, const HttpRequestLimits& limits, const Inputs& in
 // An id that is too long stays too long, and the relay refuses it.
 std::string Numbered(const std::string& id, size_t number, const HttpRequestLimits& limits) {
   const std::string suffix = absl::StrCat("-", number);
-  const auto limit = static_cast<size_t>(limits.max_request_id_bytes);
+  const auto limit = static_cast<size_t>(limits.request.max_request_id_bytes);
   if (id.size() > limit) return id + suffix;
   return id.substr(0, std::min(id.size(), limit - suffix.size())) + suffix;
 }
 
 void ReadLabels(Fields& fields, const HttpRequestLimits& limits, relay::GenerateRequest& request) {
-  request.model = fields.Text("model", limits.max_label_bytes).value_or("");
+  request.model = fields.Text("model", limits.request.max_label_bytes).value_or("");
   if (request.model.empty()) fields.Fail("model", "is missing, wants the name of a model: GET /v1/models lists them");
-  request.cache_salt = fields.Text("cache_salt", limits.max_label_bytes).value_or("");
-  request.conversation_id = fields.Text("conversation_id", limits.max_label_bytes).value_or("");
+  request.cache_salt = fields.Text("cache_salt", limits.request.max_label_bytes).value_or("");
+  request.conversation_id = fields.Text("conversation_id", limits.request.max_label_bytes).value_or("");
   fields.Text("user", kAnyLength);  // used for nothing
   // Here less is more urgent, as in vLLM; to the relay more is.
   request.priority = -Narrow(fields.Integer("priority", -kMaxInt, kMaxInt)).value_or(0);
@@ -195,7 +194,8 @@ void ReadHeaders(const HttpRequest& http, const std::string& request_id, ParsedR
   for (const char* name : {"x-session-id", "x-correlation-id", "x-user-id"}) {
     if (conversation.empty()) conversation = http.Header(name);
   }
-  if (static_cast<int64_t>(conversation.size()) > limits.max_label_bytes) conversation = {};  // a hint refuses nothing
+  if (static_cast<int64_t>(conversation.size()) > limits.request.max_label_bytes)
+    conversation = {};  // a hint refuses nothing
   for (size_t i = 0; i < parsed.prompts.size(); ++i) {
     relay::GenerateRequest& request = parsed.prompts[i];
     request.request_id = parsed.prompts.size() > 1 ? Numbered(request_id, i, limits) : request_id;

@@ -18,22 +18,13 @@
 
 namespace swiftcache::gateway::openai {
 
-inline constexpr relay::Limits kRelayLimits;
-
-/// All inclusive. Where the relay has a limit too, it is the same; checked here, the error names the JSON field.
+/// All inclusive.
 struct HttpRequestLimits {
+  relay::Limits request = {};  // the relay checks them, too; here the error names the JSON field
   int64_t max_prompts = 256;
   int64_t max_answers = 1024;  // prompts x n
-  int64_t max_messages = kRelayLimits.max_messages;
-  int64_t max_prompt_bytes = kRelayLimits.max_prompt_bytes;
-  int64_t max_request_id_bytes = kRelayLimits.max_request_id_bytes;
-  int64_t max_label_bytes =
-      kRelayLimits.max_label_bytes;  // model, cache_salt, conversation_id, names of template variables
-  int64_t max_stop_strings = kRelayLimits.max_stop_strings;
-  int64_t max_stop_bytes = kRelayLimits.max_stop_bytes;
-  int64_t max_stop_token_ids = kRelayLimits.max_stop_token_ids;
   // Of all answers that are to begin with their prompt:
-  int64_t max_echo_ids = kRelayLimits.max_detokenize_ids;
+  int64_t max_echo_ids = relay::Limits().max_detokenize_ids;
   int64_t max_echo_bytes = int64_t{64} << 20;
 };
 

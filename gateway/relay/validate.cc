@@ -111,8 +111,8 @@ absl::Status CheckSampling(const fleet::Sampling& s, const Limits& limits) {
   RETURN_IF_ERROR(CheckNumber("repetition_penalty", Wide(s.repetition_penalty), {0, 10, true}));
   RETURN_IF_ERROR(CheckNumber("presence_penalty", Wide(s.presence_penalty), {-2, 2}));
   RETURN_IF_ERROR(CheckNumber("frequency_penalty", Wide(s.frequency_penalty), {-2, 2}));
-  RETURN_IF_ERROR(CheckNumber("logprobs", Wide(s.logprobs), {0, 20}));
-  RETURN_IF_ERROR(CheckNumber("n", Wide(s.n), {1, 128}));
+  RETURN_IF_ERROR(CheckNumber("logprobs", Wide(s.logprobs), {0, kMaxLogprobs}));
+  RETURN_IF_ERROR(CheckNumber("n", Wide(s.n), {1, kMaxContinuations}));
   RETURN_IF_ERROR(CheckSizes({.stop_strings = static_cast<int64_t>(s.stop.list().size()),
                               .stop_token_ids = static_cast<int64_t>(s.stop_token_ids.size())},
                              limits));

@@ -16,6 +16,9 @@
 
 namespace swiftcache::gateway::relay {
 
+inline constexpr int32_t kMaxLogprobs = 20;
+inline constexpr int32_t kMaxContinuations = 128;  // of one prompt: n
+
 /// Units: as named. All inclusive.
 struct Limits {
   int64_t max_prompt_bytes = int64_t{16} << 20;

@@ -41,9 +41,7 @@ inline json CompletionBody(json more = json::object()) {
 class DoorFixture : public ::testing::Test {
  protected:
   void SetUp() override {
-    auto door = Door::Create(
-        {.id_prefix = "gw", .request_timeout = absl::Seconds(60), .wall_time = [this] { return wall_.Now(); }}, relay_,
-        clock_);
+    auto door = Door::Create({.id_prefix = "gw", .wall_time = [this] { return wall_.Now(); }}, relay_, clock_);
     ASSERT_TRUE(door.ok()) << door.status();
     door_ = std::move(door).value();
     HttpServer::Options options{.listen = "127.0.0.1:0", .max_body_bytes = 16 << 20, .threads = 2};
