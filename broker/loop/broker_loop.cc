@@ -86,9 +86,7 @@ void BrokerLoop::Register(Tables::Registration registration, RegisterReply reply
        });
 }
 
-void BrokerLoop::Heartbeat(std::string name, std::string instance_id, std::string incarnation,
-                           membership::LoadReport load, HeartbeatReply reply) {
-  const Caller caller{std::move(name), std::move(instance_id), std::move(incarnation)};
+void BrokerLoop::Heartbeat(Caller caller, membership::LoadReport load, HeartbeatReply reply) {
   Post(reply, [=, this] {
     const absl::Status status = tables_.Heartbeat(caller, load, Now());
     if (!status.ok()) return reply(status);
@@ -172,10 +170,12 @@ absl::Time BrokerLoop::Now() {
 
 void BrokerLoop::PublishChanges() {
   for (const TableChange& entry : tables_.TakeChanges()) {
-    if (const auto* change = std::get_if<ledger::Change>(&entry.change)) {
-      lease_metrics_.Note(*change);
-    } else if (const auto* engine = std::get_if<membership::Change>(&entry.change)) {
-      LogChange(*engine);
+    if (const auto* lease = std::get_if<ledger::Lease>(&entry.event.what)) {
+      lease_metrics_.Note(*lease, entry.before);
+    } else if (const auto* status = std::get_if<EngineStatus>(&entry.event.what)) {
+      LogState(status->info);
+    } else if (const auto* removed = std::get_if<Removed>(&entry.event.what)) {
+      Forget(*removed);
     }
     Publish(entry.event);
   }
@@ -209,15 +209,14 @@ void BrokerLoop::PublishTo(WatcherList& watchers, const WatchEvent& event) {
   });
 }
 
-void BrokerLoop::LogChange(const membership::Change& change) {
-  if (const auto* removed = std::get_if<Removed>(&change)) {
-    logged_states_.erase(removed->name);
-    lease_metrics_.EngineRemoved(removed->name);
-    if (removed->died) counters_.deaths.Increment();
-    LOG(INFO) << "engine " << removed->name << (removed->died ? " died: no heartbeat" : " took its leave");
-    return;
-  }
-  const membership::EngineInfo& info = std::get<EngineStatus>(change).info;
+void BrokerLoop::Forget(const Removed& engine) {
+  logged_states_.erase(engine.name);
+  lease_metrics_.EngineRemoved(engine.name);
+  if (engine.died) counters_.deaths.Increment();
+  LOG(INFO) << "engine " << engine.name << (engine.died ? " died: no heartbeat" : " took its leave");
+}
+
+void BrokerLoop::LogState(const membership::EngineInfo& info) {
   const auto [it, entered] = logged_states_.try_emplace(info.name, info.state);
   if (!entered && it->second == info.state) return;
   it->second = info.state;

@@ -3,7 +3,7 @@
 // get responses through callbacks.
 //
 //   ASSIGN_OR_RETURN(auto loop, BrokerLoop::Create({.incarnation = "7f3a"}, clock, metrics));
-//   loop->Heartbeat(name, instance_id, incarnation, load, [](absl::Status status) { ... });
+//   loop->Heartbeat(caller, load, [](absl::Status status) { ... });
 #pragma once
 
 #include <atomic>
@@ -64,8 +64,7 @@ class BrokerLoop {
   absl::Duration scale_down_window() const { return options_.ledger.elastic.window; }
 
   void Register(Tables::Registration registration, RegisterReply reply);
-  void Heartbeat(std::string name, std::string instance_id, std::string incarnation, membership::LoadReport load,
-                 HeartbeatReply reply);
+  void Heartbeat(Caller caller, membership::LoadReport load, HeartbeatReply reply);
   void Deregister(std::string name, std::string instance_id, Reply reply);
 
   // As in broker.proto; bodies in lease_handlers.cc. `reason` is for the log.
@@ -107,7 +106,8 @@ class BrokerLoop {
   using WatcherList = std::vector<std::shared_ptr<Watcher>>;
   void PublishTo(WatcherList& watchers, const WatchEvent& event);
   void PublishToEngine(const std::string& instance_id, const WatchEvent& event);
-  void LogChange(const membership::Change& change);
+  void Forget(const membership::Removed& engine);
+  void LogState(const membership::EngineInfo& info);
   void UpdateGauges();
 
   const Options options_;

@@ -2,7 +2,6 @@
 #include "broker/loop/lease_metrics.h"
 
 #include <iterator>
-#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "common/log/log.h"
@@ -42,19 +41,17 @@ LeaseMetrics::LeaseMetrics(Metrics& metrics)
       scale_up_(metrics.Counter("swiftcache_scale_up_total", "Donors told which leases to take back")),
       scale_down_(metrics.Counter("swiftcache_scale_down_total", "Requests of borrowers that were offered memory")) {}
 
-void LeaseMetrics::Note(const ledger::Change& change) {
-  const ledger::Lease& lease = change.lease;
-  LOG(INFO) << "lease " << lease.id << " " << (change.before.has_value() ? ledger::StateName(*change.before) : "new")
-            << " -> " << ledger::StateName(lease.state) << " donor=" << lease.donor.name
-            << " borrower=" << lease.borrower.name << " blocks=" << lease.extent.first_block << "+"
-            << lease.extent.num_blocks << " bytes=" << lease.num_bytes
+void LeaseMetrics::Note(const ledger::Lease& lease, std::optional<LeaseState> before) {
+  LOG(INFO) << "lease " << lease.id << " " << (before.has_value() ? ledger::StateName(*before) : "new") << " -> "
+            << ledger::StateName(lease.state) << " donor=" << lease.donor.name << " borrower=" << lease.borrower.name
+            << " blocks=" << lease.extent.first_block << "+" << lease.extent.num_blocks << " bytes=" << lease.num_bytes
             << (lease.state == LeaseState::kRevoking ? absl::StrCat(" for=", ledger::ReasonName(*lease.revoke_reason))
                                                      : "");
-  if (!change.before.has_value()) {
+  if (!before.has_value()) {
     for (const char* name : {kGranted, kRevoked, kFenced}) CounterOf(name, lease);
     return AddLeased(lease, lease.num_bytes);
   }
-  if (*change.before == lease.state) return;
+  if (*before == lease.state) return;
   if (ledger::HasEnded(lease.state)) AddLeased(lease, -lease.num_bytes);
   if (const char* name = NameOf(lease.state)) CounterOf(name, lease).Increment();
 }
@@ -106,13 +103,11 @@ void LeaseMetrics::NoteScaleUp(size_t leases) {
 }
 
 void LeaseMetrics::AddLeased(const ledger::Lease& lease, int64_t bytes) {
-  static constexpr const char *kOut = "out", *kIn = "in";
-  for (const auto& [engine, direction] : {std::pair(lease.donor.name, kOut), std::pair(lease.borrower.name, kIn)}) {
-    const int64_t sum = leased_[{engine, direction}] += bytes;
+  for (const auto& [engine, direction] : {std::pair(lease.donor.name, "out"), std::pair(lease.borrower.name, "in")}) {
     metrics_
         .Gauge("swiftcache_leased_bytes", "Bytes on lease that have not ended, by donor (out) and borrower (in)",
                {{"engine", engine}, {"direction", direction}})
-        .Set(static_cast<double>(sum));
+        .Increment(static_cast<double>(bytes));
   }
 }
 

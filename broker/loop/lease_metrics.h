@@ -2,11 +2,12 @@
 // What operators see of leases: counters, gauges, and one log line for every change of a lease's state.
 //
 //   LeaseMetrics lease_metrics(metrics);
-//   for (const ledger::Change& change : changes) lease_metrics.Note(change);
+//   for (const ledger::Change& change : changes) lease_metrics.Note(change.lease, change.before);
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,9 +22,9 @@ class LeaseMetrics {
  public:
   explicit LeaseMetrics(Metrics& metrics);
 
-  /// A lease is new, changed its state or ended. Counts the step, and the bytes on lease of its engines. The counters of a
-  /// pair of engines are there from its first lease on, so that the first step is an increase.
-  void Note(const ledger::Change& change);
+  /// A lease is new (`before` is none), changed its state or ended. Counts the step, and the bytes on lease of its
+  /// engines. The counters of a pair of engines are there from its first lease on, so that the first step is an increase.
+  void Note(const ledger::Lease& lease, std::optional<ledger::LeaseState> before);
   /// A borrower's request was answered: counts it if memory was offered, and logs once per pair of engines that their
   /// unit is padded or that they have none.
   void NoteRequest(const std::string& borrower, const ledger::LeaseResponse& answer);
@@ -43,8 +44,7 @@ class LeaseMetrics {
 
   Metrics& metrics_;
   prometheus::Counter &scale_up_, &scale_down_;
-  std::map<std::pair<std::string, const char*>, int64_t> leased_;  // by engine, "out" or "in"
-  std::map<std::pair<std::string, std::string>, Unit> units_;      // by donor and borrower
+  std::map<std::pair<std::string, std::string>, Unit> units_;  // by donor and borrower
 };
 
 }  // namespace swiftcache::broker::loop

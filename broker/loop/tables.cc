@@ -52,7 +52,7 @@ absl::Status Tables::Register(const Registration& registration, absl::Time now) 
 
 void Tables::AddToLedger(const Registration& registration, absl::Time now) {
   for (const ledger::LeaseLimit& limit : registration.limits) {
-    if (leases_.LearnLimit(limit)) AddChange(limit, limit);
+    if (leases_.LearnLimit(limit)) AddChange(limit);
   }
   const std::optional<EngineStatus> status = engines_.Find(registration.info.name);
   const bool ready = status.has_value() && status->info.state == EngineState::kReady;
@@ -104,7 +104,7 @@ absl::Status Tables::ReportLease(const Caller& caller, const ledger::Lease& leas
 absl::Status Tables::LimitLease(const std::string& model_name, std::optional<int64_t> max_borrowed_bytes,
                                 absl::Time now) {
   const absl::StatusOr<ledger::LeaseLimit> limit = leases_.LimitLease(model_name, max_borrowed_bytes, now);
-  if (limit.ok()) AddChange(*limit, *limit);
+  if (limit.ok()) AddChange(*limit);
   CollectChanges(now);
   return limit.status();
 }
@@ -132,22 +132,21 @@ void Tables::PostponeDeadlines(absl::Duration lateness) {
 
 // Tells the ledger what the membership saw, and numbers all changes for the watchers.
 void Tables::CollectChanges(absl::Time now) {
-  for (membership::Change& change : engines_.TakeChanges()) {
+  for (const membership::Change& change : engines_.TakeChanges()) {
     if (const auto* status = std::get_if<EngineStatus>(&change)) {
       leases_.SetReady(status->info.name, status->info.state == EngineState::kReady);
-      decltype(WatchEvent::what) what = *status;
-      AddChange(std::move(what), std::move(change));
+      AddChange(*status);
     } else {
       const auto& removed = std::get<Removed>(change);
       leases_.RemoveEngine(removed.name, now, /*in_order=*/!removed.died);
-      AddChange(WatchEvent::EngineRemoved{.name = removed.name, .died = removed.died}, removed);
+      AddChange(removed);
     }
   }
-  for (const ledger::Change& change : leases_.TakeChanges()) AddChange(change.lease, change);
+  for (const ledger::Change& change : leases_.TakeChanges()) AddChange(change.lease, change.before);
 }
 
-void Tables::AddChange(decltype(WatchEvent::what) what, decltype(TableChange::change) change) {
-  changes_.push_back({.event = {incarnation_, std::move(what)}, .change = std::move(change)});
+void Tables::AddChange(decltype(WatchEvent::what) what, std::optional<ledger::LeaseState> before) {
+  changes_.push_back({.event = {incarnation_, std::move(what)}, .before = before});
 }
 
 WatchEvent Tables::Snapshot(const std::string& instance_id) const {

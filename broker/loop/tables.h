@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -27,10 +26,9 @@ struct Caller {
   std::string name, instance_id, incarnation;
 };
 
-/// One change, as watchers get it and as the table that changed reported it.
 struct TableChange {
   WatchEvent event;
-  std::variant<membership::Change, ledger::Change, ledger::LeaseLimit> change;
+  std::optional<ledger::LeaseState> before = {};  // of a lease that the table had
 };
 
 /// Keeps engines and leases in step: an engine that registers enters both, one that dies leaves both. Thread-safety:
@@ -86,7 +84,7 @@ class Tables {
   absl::Status CheckIncarnation(const Caller& caller) const;
   void AddToLedger(const Registration& registration, absl::Time now);
   void CollectChanges(absl::Time now);
-  void AddChange(decltype(WatchEvent::what) what, decltype(TableChange::change) change);
+  void AddChange(decltype(WatchEvent::what) what, std::optional<ledger::LeaseState> before = std::nullopt);
 
   const std::string incarnation_;
   membership::Membership engines_;

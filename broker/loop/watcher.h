@@ -12,7 +12,7 @@
 
 #include "absl/status/status.h"
 #include "broker/ledger/lease.h"
-#include "broker/membership/engine_status.h"
+#include "broker/membership/membership.h"
 
 namespace swiftcache::broker::loop {
 
@@ -22,12 +22,8 @@ struct WatchEvent {
     std::vector<ledger::Lease> leases;       // those that have not ended
     std::vector<ledger::LeaseLimit> limits;  // with those that were lifted
   };
-  struct EngineRemoved {
-    std::string name;
-    bool died = false;  // false: it deregistered
-  };
   std::string incarnation;
-  std::variant<Snapshot, membership::EngineStatus, EngineRemoved, ledger::Lease, ledger::LeaseLimit> what;
+  std::variant<Snapshot, membership::EngineStatus, membership::Removed, ledger::Lease, ledger::LeaseLimit> what;
 };
 
 /// Thread-safety: called by the loop alone, one call at a time; must not block. Ownership: shared between loop and

@@ -56,7 +56,7 @@ grpc::ServerUnaryReactor* BrokerDoor::Heartbeat(grpc::CallbackServerContext* con
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   if (absl::Status known = CheckCaller(*request); !known.ok()) return Refuse(reactor, known);
   response->set_incarnation(loop_.incarnation());
-  loop_.Heartbeat(request->name(), request->instance_id(), request->incarnation(), FromProto(request->load()),
+  loop_.Heartbeat(CallerOf(*request), FromProto(request->load()),
                   [reactor, response](const absl::StatusOr<std::vector<ledger::BorrowerWeight>>& weights) {
                     if (weights.ok()) {
                       for (const auto& [instance_id, weight] : *weights) {

@@ -7,10 +7,16 @@
 #include <grpcpp/grpcpp.h>
 
 #include "absl/status/status.h"
+#include "broker/loop/tables.h"
 #include "common/base/instance_token.h"
 #include "common/rpc/status.h"
 
 namespace swiftcache::broker::rpc {
+
+template <typename Request>
+loop::Caller CallerOf(const Request& request) {
+  return {.name = request.name(), .instance_id = request.instance_id(), .incarnation = request.incarnation()};
+}
 
 /// PERMISSION_DENIED: the request names an instance and does not show its token.
 template <typename Request>

@@ -13,14 +13,6 @@
 #include "common/rpc/status.h"
 
 namespace swiftcache::broker::rpc {
-namespace {
-
-template <typename Request>
-loop::Caller CallerOf(const Request& request) {
-  return {.name = request.name(), .instance_id = request.instance_id(), .incarnation = request.incarnation()};
-}
-
-}  // namespace
 
 grpc::ServerUnaryReactor* BrokerDoor::ReportWindow(grpc::CallbackServerContext* context,
                                                    const v1::ReportWindowRequest* request, v1::ReportWindowResponse*) {

@@ -312,7 +312,7 @@ std::vector<v1::WatchResponse> ToProto(const loop::WatchEvent& event, const std:
   } else if (const auto* limit = std::get_if<ledger::LeaseLimit>(&event.what)) {
     *proto.mutable_limit() = ToProto(*limit);
   } else {
-    const auto& gone = std::get<loop::WatchEvent::EngineRemoved>(event.what);
+    const auto& gone = std::get<membership::Removed>(event.what);
     proto.set_removed(gone.name);
     proto.set_removed_died(gone.died);
   }

@@ -77,7 +77,7 @@ class BrokerLoopTest : public ::testing::Test {
   absl::Status Heartbeat(const std::string& name, const membership::LoadReport& load,
                          const std::string& incarnation = "inc-1") {
     std::promise<absl::Status> result;
-    loop_->Heartbeat(name, "i1", incarnation, load, [&](const auto& weights) { result.set_value(weights.status()); });
+    loop_->Heartbeat({name, "i1", incarnation}, load, [&](const auto& weights) { result.set_value(weights.status()); });
     return result.get_future().get();
   }
   absl::Status Deregister(const std::string& name) {
@@ -106,8 +106,8 @@ TEST_F(BrokerLoopTest, AWatcherGetsASnapshotThenEveryChange) {
   EXPECT_THAT(std::get<WatchEvent::Snapshot>(events[0].what).engines, SizeIs(1));
   EXPECT_EQ(std::get<membership::EngineStatus>(events[1].what).info.name, "b");
   EXPECT_EQ(std::get<membership::EngineStatus>(events[2].what).load.running_requests, 3);
-  EXPECT_EQ(std::get<WatchEvent::EngineRemoved>(events[3].what).name, "a");
-  EXPECT_FALSE(std::get<WatchEvent::EngineRemoved>(events[3].what).died);
+  EXPECT_EQ(std::get<membership::Removed>(events[3].what).name, "a");
+  EXPECT_FALSE(std::get<membership::Removed>(events[3].what).died);
   for (const WatchEvent& event : events) EXPECT_EQ(event.incarnation, "inc-1");
 }
 
@@ -120,8 +120,8 @@ TEST_F(BrokerLoopTest, SilenceIsDeathWithoutAnyMessageToWakeTheLoop) {
   ASSERT_TRUE(Register(EngineNamed("a")).ok());
   const std::vector<WatchEvent> events = watcher->WaitFor(3);
   EXPECT_GE(real_clock_.Now() - start, absl::Milliseconds(60));
-  EXPECT_EQ(std::get<WatchEvent::EngineRemoved>(events[2].what).name, "a");
-  EXPECT_TRUE(std::get<WatchEvent::EngineRemoved>(events[2].what).died);
+  EXPECT_EQ(std::get<membership::Removed>(events[2].what).name, "a");
+  EXPECT_TRUE(std::get<membership::Removed>(events[2].what).died);
   EXPECT_THAT(metrics_.Serialize(), HasSubstr("swiftcache_broker_deaths_total 1"));
 }
 

@@ -49,7 +49,7 @@ class BrokerSleepTest : public ::testing::Test {
   }
   absl::Status Heartbeat(const std::string& name) {
     std::promise<absl::Status> result;
-    loop_->Heartbeat(name, "i1", "inc-1", {}, [&](const auto& weights) { result.set_value(weights.status()); });
+    loop_->Heartbeat({name, "i1", "inc-1"}, {}, [&](const auto& weights) { result.set_value(weights.status()); });
     return result.get_future().get();
   }
 

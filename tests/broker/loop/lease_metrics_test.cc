@@ -38,11 +38,11 @@ class LeaseMetricsTest : public ::testing::Test {
 
 TEST_F(LeaseMetricsTest, TheCountersOfAPairAreThereFromItsFirstOfferOn) {
   ledger::Lease lease{.donor = {.name = "code", .instance_id = "1"}, .borrower = {.name = "chat", .instance_id = "1"}};
-  metrics_.Note({.lease = lease, .before = std::nullopt});
+  metrics_.Note(lease, std::nullopt);
   EXPECT_THAT(Scrape(),
               AllOf(HasSubstr(Step("granted", 0)), HasSubstr(Step("revoked", 0)), HasSubstr(Step("fenced", 0))));
   lease.state = ledger::LeaseState::kGranted;
-  metrics_.Note({.lease = lease, .before = ledger::LeaseState::kOffered});
+  metrics_.Note(lease, ledger::LeaseState::kOffered);
   EXPECT_THAT(Scrape(),
               AllOf(HasSubstr(Step("granted", 1)), HasSubstr(Step("revoked", 0)), HasSubstr(Step("fenced", 0))));
 }

@@ -47,7 +47,7 @@ class Table final : public broker::loop::Watcher {
       limits_.push_back(*limit);
     } else if (const auto* lease = std::get_if<broker::ledger::Lease>(&event.what)) {
       leases_.Add(absl::StrCat(ledger::StateName(lease->state), " ", lease->donor.name, " ", lease->id.value()));
-    } else if (const auto* gone = std::get_if<WatchEvent::EngineRemoved>(&event.what)) {
+    } else if (const auto* gone = std::get_if<broker::membership::Removed>(&event.what)) {
       engines_.erase(gone->name);
     }
     return true;
