@@ -16,7 +16,7 @@ namespace swiftcache::broker::elastic {
 /// Algorithm 1 keeps enough blocks for the longest single request. This policy keeps enough for the larger of two
 /// things: the highest *sum* that running and waiting requests needed at one time within the last kHoldSeconds, and the cache
 /// that the worker's own prompts found worth keeping (Demand::cache_blocks). So what it lends is colder than anything
-/// that it will miss, but for engines that thrash while they pause (engine/coordinator/window_tracker.h); and it takes
+/// that it will miss, but for engines that thrash while they pause (engine/exec/window_tracker.h); and it takes
 /// memory back about once in that time at most, at once what all its waiting requests need and the headroom, where
 /// Algorithm 1 takes back one unit per request.
 ///

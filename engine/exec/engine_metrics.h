@@ -36,9 +36,10 @@ class EngineMetrics {
   void Started(absl::Duration queue_time);
   void FirstToken(absl::Duration since_arrival);
   void NextToken(absl::Duration since_last);
-  void Generated(int64_t tokens);
-  /// The prompt of one continuation and how much of it the prefix cache had.
-  /// `cached_tokens` of the prompt came from the prefix cache, `leased_tokens` of those from leases.
+  /// One token.
+  void Generated();
+  /// The prompt of one continuation: `cached_tokens` of it came from the prefix cache, `leased_tokens` of those from
+  /// leases.
   void Prompt(int64_t prompt_tokens, int64_t cached_tokens, int64_t leased_tokens);
   /// Of a request that got its first token.
   void Prefilled(const PrefillTimes& times);

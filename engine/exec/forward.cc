@@ -99,7 +99,7 @@ std::span<const backend::DeviceAddress> Forward::GatherBlocks(Continuation& cont
 // Of nothing, where it lies in a lease that is not mapped.
 backend::DeviceAddress Forward::AddressOf(kv::Place place) const {
   if (place.local()) return own_->At(place.index);
-  const backend::DeviceAddress base = leases_->sharing->borrowing().RegionOf(place.region).view.base;
+  const backend::DeviceAddress base = leases_->borrowing->RegionOf(place.region).view.base;
   return base ? base + place.index * own_->block_bytes() : base;
 }
 
@@ -112,7 +112,7 @@ void Forward::Stream(const kv::BlockTable& table, BlockAddresses& addresses) {
     --left;
     LeaseRead& read = reads_[read_of_.at(place.region)];
     std::optional<LayerStreamer::Slots> slots;
-    if (leases_->sharing->borrowing().Streams(read.view)) {
+    if (leases_->borrowing->Streams(read.view)) {
       slots = leases_->streamer->Add(cache_->filling(table[i]), read.lease, place.index * own_->block_bytes());
     }
     addresses.Set(i, slots ? backend::DeviceAddress() : AddressOf(place));
@@ -127,7 +127,7 @@ void Forward::Stream(const kv::BlockTable& table, BlockAddresses& addresses) {
 Forward::LeaseRead& Forward::NoteReader(kv::RegionId region) {
   const auto [it, is_new] = read_of_.try_emplace(region, reads_.size());
   if (is_new) {
-    const LeasedRegion& leased = leases_->sharing->borrowing().RegionOf(region);
+    const LeasedRegion& leased = leases_->borrowing->RegionOf(region);
     reads_.push_back({leased.lease, leased.view});
     lease_ids_.push_back(leased.lease);
   }
@@ -184,7 +184,7 @@ bool Forward::IsTooLate() const {
 absl::Time Forward::Due() const {
   const absl::Time due = leases_->urgency->Earliest(lease_ids_);
   if (leases_->urgency->empty()) return due;
-  return std::min(due, leases_->urgency->Earliest(leases_->sharing->borrowing().WorthCutting()));
+  return std::min(due, leases_->urgency->Earliest(leases_->borrowing->WorthCutting()));
 }
 
 bool Forward::AllLost() const {

@@ -20,10 +20,10 @@
 #include "engine/backend/device_address.h"
 #include "engine/backend/sampling.h"
 #include "engine/backend/step.h"
+#include "engine/exec/borrowing.h"
 #include "engine/exec/layer_streamer.h"
 #include "engine/exec/live_request.h"
 #include "engine/exec/own_memory.h"
-#include "engine/exec/sharing.h"
 #include "engine/exec/urgency.h"
 #include "engine/kv/sequence_blocks.h"
 #include "engine/models/model.h"
@@ -55,7 +55,7 @@ class Forward final : private backend::LayerGate {
   };
   /// Of an engine that shares.
   struct Leases {
-    const Sharing* sharing;
+    const Borrowing* borrowing;
     const Urgency* urgency;
     LayerStreamer* streamer;  // null: all reading is in place
     const Clock* clock;

@@ -10,14 +10,9 @@ namespace swiftcache::engine::exec {
 Sharing::Sharing(const Options& options, const Dependencies& parts)
     : parts_(parts),
       lending_({parts.own, parts.cache, parts.coordinator, parts.clock, parts.metrics}, options.scrub_on_return),
-      borrowing_(
-          {.num_blocks = options.num_blocks,
-           .block_tokens = options.block_tokens,
-           .streamed_layers = options.streamed_layers,
-           .streams_all = options.streams_all,
-           .revoke_deadline = options.revoke_deadline},
-          {parts.own, parts.cache, parts.scheduler, parts.transport, parts.coordinator, parts.urgency, parts.clock}),
-      window_({.window = coordinator::LeaseTerms().scale_down_window, .num_blocks = options.num_blocks}) {}
+      borrowing_(options.borrowing, {parts.own, parts.cache, parts.scheduler, parts.transport, parts.coordinator,
+                                     parts.urgency, parts.clock}),
+      window_({.window = coordinator::LeaseTerms().scale_down_window, .num_blocks = options.borrowing.num_blocks}) {}
 
 void Sharing::Handle(const coordinator::LoopMessage& message) {
   borrowing_.FinishFetches();
@@ -37,7 +32,7 @@ void Sharing::Handle(const coordinator::LoopMessage& message) {
 
 void Sharing::Do(const coordinator::TermsMessage& terms) {
   window_.SetWindow(terms.scale_down_window);
-  borrowing_.SetKeepIdle(coordinator::WindowTracker::kReuseWindows * terms.scale_down_window);
+  borrowing_.SetKeepIdle(WindowTracker::kReuseWindows * terms.scale_down_window);
 }
 
 void Sharing::Advance(int64_t waiting_tokens, int64_t longest_request_tokens) {

@@ -16,12 +16,12 @@
 #include "common/base/clock.h"
 #include "engine/coordinator/loop_events.h"
 #include "engine/coordinator/loop_message.h"
-#include "engine/coordinator/window_tracker.h"
 #include "engine/exec/borrowing.h"
 #include "engine/exec/engine_metrics.h"
 #include "engine/exec/lending.h"
 #include "engine/exec/own_memory.h"
 #include "engine/exec/urgency.h"
+#include "engine/exec/window_tracker.h"
 #include "engine/kv/kv_cache.h"
 #include "engine/sched/scheduler.h"
 #include "engine/transport/transport.h"
@@ -32,12 +32,8 @@ namespace swiftcache::engine::exec {
 class Sharing {
  public:
   struct Options {
-    int64_t num_blocks = 0;  // of the own memory
-    int64_t block_tokens = 0;
+    Borrowing::Options borrowing = {};
     bool scrub_on_return = true;
-    int64_t streamed_layers = 0;                              // see Borrowing
-    bool streams_all = true;                                  // likewise
-    absl::Duration revoke_deadline = absl::Milliseconds(50);  // likewise
   };
   struct Dependencies {
     OwnMemory* own;
@@ -68,7 +64,7 @@ class Sharing {
   const Dependencies parts_;
   Lending lending_;
   Borrowing borrowing_;
-  coordinator::WindowTracker window_;
+  WindowTracker window_;
 };
 
 }  // namespace swiftcache::engine::exec

@@ -67,7 +67,7 @@ StepLoop::StepLoop(const EngineOptions& options, const backend::KvLayout& layout
       streamer_(sharing ? MakeStreamer(*sharing) : nullptr),
       decode_bound_(MakeDecodeBound(sharing)),
       forward_(model_.get(), &own_, &cache_,
-               sharing ? std::optional(Forward::Leases{.sharing = sharing_.get(),
+               sharing ? std::optional(Forward::Leases{.borrowing = &sharing_->borrowing(),
                                                        .urgency = sharing->urgency,
                                                        .streamer = streamer_.get(),
                                                        .clock = &clock_})
@@ -80,20 +80,21 @@ StepLoop::StepLoop(const EngineOptions& options, const backend::KvLayout& layout
 }
 
 std::unique_ptr<Sharing> StepLoop::MakeSharing(const LoopSharing& parts) {
-  return std::make_unique<Sharing>(Sharing::Options{.num_blocks = cache_.local().total,
-                                                    .block_tokens = options_.block_tokens,
-                                                    .scrub_on_return = options_.scrub_on_return,
-                                                    .streamed_layers = Streams(parts) ? layout_.num_layers : 0,
-                                                    .streams_all = StreamsAll(parts),
-                                                    .revoke_deadline = options_.revoke_deadline},
-                                   Sharing::Dependencies{.own = &own_,
-                                                         .cache = &cache_,
-                                                         .scheduler = &scheduler_,
-                                                         .transport = parts.transport,
-                                                         .coordinator = parts.coordinator,
-                                                         .urgency = parts.urgency,
-                                                         .clock = &clock_,
-                                                         .metrics = metrics_});
+  const Borrowing::Options borrowing{.num_blocks = cache_.local().total,
+                                     .block_tokens = options_.block_tokens,
+                                     .streamed_layers = Streams(parts) ? layout_.num_layers : 0,
+                                     .streams_all = StreamsAll(parts),
+                                     .revoke_deadline = options_.revoke_deadline};
+  return std::make_unique<Sharing>(
+      Sharing::Options{.borrowing = borrowing, .scrub_on_return = options_.scrub_on_return},
+      Sharing::Dependencies{.own = &own_,
+                            .cache = &cache_,
+                            .scheduler = &scheduler_,
+                            .transport = parts.transport,
+                            .coordinator = parts.coordinator,
+                            .urgency = parts.urgency,
+                            .clock = &clock_,
+                            .metrics = metrics_});
 }
 
 bool StepLoop::StreamsAll(const LoopSharing& parts) const {
@@ -197,7 +198,7 @@ Borrowing::Stake StepLoop::StakeOf(const sched::StepPlan& plan) const {
           .leaves_out_readers = plan.leaves_out_readers};
 }
 
-bool StepLoop::RunStep(const sched::StepPlan& plan) {
+void StepLoop::RunStep(const sched::StepPlan& plan) {
   const absl::Time begin = clock_.Now();
   held_back_.End();
   kept_.clear();
@@ -209,7 +210,7 @@ bool StepLoop::RunStep(const sched::StepPlan& plan) {
     } else {
       FailStep(plan, outcome.status());
     }
-    return false;
+    return;
   }
   ++steps_;
   meter_.Computed(
@@ -225,11 +226,10 @@ bool StepLoop::RunStep(const sched::StepPlan& plan) {
       kept_.push_back({chunk.sequence->id, chunk.sequence->computed_tokens, chunk.num_tokens});
     }
   }
-  if (outcome->cut_short) return false;
+  if (outcome->cut_short) return;
   pace_.Note(LoadOf(plan), step_time_);
   scheduler_.Commit(plan);
   TakeTokens(plan, std::move(outcome->tokens));
-  return true;
 }
 
 // A step that goes on where it was cut is to be the same: it is the next one that is shorter.

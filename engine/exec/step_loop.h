@@ -111,7 +111,7 @@ class StepLoop {
   bool MayCutShort() const;
   bool HoldsBack();
   Borrowing::Stake StakeOf(const sched::StepPlan& plan) const;
-  bool RunStep(const sched::StepPlan& plan);
+  void RunStep(const sched::StepPlan& plan);
   void AdaptTokensOnLeases(const sched::StepPlan& plan, const Forward::Outcome& outcome);
   int64_t TokensOnLeases() const;
   void TakeTokens(const sched::StepPlan& plan, std::vector<backend::Sampled> tokens);

@@ -144,7 +144,7 @@ void StepLoop::Append(Continuation& continuation, sample::SampledToken token) {
 std::optional<absl::Duration> StepLoop::NoteTime(Continuation& continuation) {
   const absl::Time now = clock_.Now();
   const absl::Time last = std::exchange(continuation.last_token_time, now);
-  metrics_->Generated(1);
+  metrics_->Generated();
   if (continuation.first_token_time) return now - last;
   continuation.first_token_time = now;
   const int64_t cached = continuation.cached_tokens.value_or(0);

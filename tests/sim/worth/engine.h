@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "engine/coordinator/window_tracker.h"
+#include "engine/exec/window_tracker.h"
 #include "engine/kv/kv_cache.h"
 #include "engine/lease/lease.h"
 #include "engine/sched/scheduler.h"
@@ -90,7 +90,7 @@ class Engine {
   Neighbours& neighbours_;
   engine::kv::KvCache cache_;
   engine::sched::Scheduler scheduler_;
-  engine::coordinator::WindowTracker window_;
+  engine::exec::WindowTracker window_;
   size_t next_request_ = 0;
   std::map<int64_t, std::unique_ptr<Job>> jobs_;           // by conversation
   std::map<int64_t, std::deque<const Request*>> waiting_;  // for the turn before, by conversation

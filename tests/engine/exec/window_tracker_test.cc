@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/coordinator/window_tracker.h"
+#include "engine/exec/window_tracker.h"
 
 #include <gtest/gtest.h>
 
-namespace swiftcache::engine::coordinator {
+namespace swiftcache::engine::exec {
 namespace {
 
 const absl::Time kStart = absl::UnixEpoch() + absl::Hours(1000);
@@ -14,7 +14,7 @@ TEST(WindowTrackerTest, WhatIsInUseAndWhatWaitsIsReported) {
   WindowTracker tracker({});
   tracker.Note(At(0), 5, 3, 100);
   EXPECT_EQ(tracker.TakeUpdate(At(0)),
-            (Window{.used_blocks = 5, .waiting_blocks = 3, .max_request_tokens = 100, .peak_blocks = 8}));
+            (coordinator::Window{.used_blocks = 5, .waiting_blocks = 3, .max_request_tokens = 100, .peak_blocks = 8}));
 }
 
 TEST(WindowTrackerTest, NothingNewIsNoNews) {
@@ -129,7 +129,7 @@ TEST(WindowTrackerTest, TheEndOfAnIdleWindowIsNewsByItself) {
   tracker.Note(At(1), 0, 0, 0);
   ASSERT_TRUE(tracker.TakeUpdate(At(1)).has_value());
   EXPECT_EQ(tracker.NextUpdate(), At(10));
-  EXPECT_EQ(tracker.TakeUpdate(At(10)), Window());
+  EXPECT_EQ(tracker.TakeUpdate(At(10)), coordinator::Window());
   EXPECT_EQ(tracker.NextUpdate(), absl::InfiniteFuture()) << "nothing is left to grow old";
 }
 
@@ -145,4 +145,4 @@ TEST(WindowTrackerTest, WhoWaitsForNewsNeverWaitsForThePast) {
 }
 
 }  // namespace
-}  // namespace swiftcache::engine::coordinator
+}  // namespace swiftcache::engine::exec

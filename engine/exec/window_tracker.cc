@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/coordinator/window_tracker.h"
+#include "engine/exec/window_tracker.h"
 
 #include <algorithm>
 
-namespace swiftcache::engine::coordinator {
+namespace swiftcache::engine::exec {
 
 void WindowTracker::Note(absl::Time now, int64_t used_blocks, int64_t waiting_blocks, int64_t request_tokens) {
   pending_ = pending_ || used_blocks != used_blocks_ || waiting_blocks != waiting_blocks_;
@@ -11,7 +11,7 @@ void WindowTracker::Note(absl::Time now, int64_t used_blocks, int64_t waiting_bl
   waiting_blocks_ = waiting_blocks;
   if (used_blocks + waiting_blocks > 0) busy_at_ = now;
   if (used_blocks + waiting_blocks == 0 && request_tokens == 0) return;  // idle time opens no slices
-  const absl::Duration slice = std::min(options_.slice, options_.window / kLeastSlices);
+  const absl::Duration slice = std::min(kLongestSlice, options_.window / kLeastSlices);
   if (slices_.empty() || now - slices_.back().begin >= slice) slices_.push_back({now, 0, 0});
   Slice& latest = slices_.back();
   latest.max_request_tokens = std::max(latest.max_request_tokens, request_tokens);
@@ -25,10 +25,10 @@ void WindowTracker::NoteReuse(absl::Time now, const kv::Reuse& reuse) {
   reuse_.back().second += reuse;
 }
 
-Window WindowTracker::At(absl::Time now) {
+coordinator::Window WindowTracker::At(absl::Time now) {
   while (!reuse_.empty() && now - reuse_.front().first >= (kReuseWindows + 1) * options_.window) reuse_.pop_front();
   while (!slices_.empty() && now - slices_.front().begin >= options_.window) slices_.pop_front();
-  Window window{.used_blocks = used_blocks_, .waiting_blocks = waiting_blocks_};
+  coordinator::Window window{.used_blocks = used_blocks_, .waiting_blocks = waiting_blocks_};
   for (const Slice& slice : slices_) {
     window.max_request_tokens = std::max(window.max_request_tokens, slice.max_request_tokens);
     window.peak_blocks = std::max(window.peak_blocks, slice.peak_blocks);
@@ -40,9 +40,9 @@ Window WindowTracker::At(absl::Time now) {
   return window;
 }
 
-std::optional<Window> WindowTracker::TakeUpdate(absl::Time now) {
+std::optional<coordinator::Window> WindowTracker::TakeUpdate(absl::Time now) {
   if (now - reported_at_ < options_.min_interval) return std::nullopt;
-  const Window window = At(now);
+  const coordinator::Window window = At(now);
   looked_at_ = now;
   pending_ = false;
   if (reported_ == window) return std::nullopt;
@@ -51,11 +51,11 @@ std::optional<Window> WindowTracker::TakeUpdate(absl::Time now) {
   return window;
 }
 
-std::optional<Window> WindowTracker::Follow(kv::KvCache& cache, int64_t waiting_blocks, int64_t request_tokens,
-                                            absl::Time now) {
+std::optional<coordinator::Window> WindowTracker::Follow(kv::KvCache& cache, int64_t waiting_blocks,
+                                                         int64_t request_tokens, absl::Time now) {
   Note(now, cache.local().used, waiting_blocks, request_tokens);
   NoteReuse(now, cache.TakeReuse());
-  std::optional<Window> window = TakeUpdate(now);
+  std::optional<coordinator::Window> window = TakeUpdate(now);
   if (window) cache.KeepCached(window->cache_blocks);
   return window;
 }
@@ -71,4 +71,4 @@ absl::Time WindowTracker::NextUpdate() const {
   return std::max(next, reported_at_ + options_.min_interval);
 }
 
-}  // namespace swiftcache::engine::coordinator
+}  // namespace swiftcache::engine::exec

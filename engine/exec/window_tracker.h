@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What an engine needed of its arena lately: the input of scale-down (Algorithm 1, line 22).
 //
-//   const std::optional<Window> window = tracker.Follow(cache, waiting_blocks, longest_request_tokens, now);
+//   const std::optional<coordinator::Window> window = tracker.Follow(cache, waiting_blocks, longest_request_tokens, now);
 //   if (window) coordinator.ReportWindow(*window);
 #pragma once
 
@@ -16,7 +16,7 @@
 #include "engine/kv/kv_cache.h"
 #include "engine/kv/reuse_meter.h"
 
-namespace swiftcache::engine::coordinator {
+namespace swiftcache::engine::exec {
 
 /// The window is cut into slices, so that its memory is bounded and idle time ages what was seen.
 /// Thread-safety: none. Ownership: a value. Errors: none. Units: blocks, tokens.
@@ -24,7 +24,6 @@ class WindowTracker {
  public:
   struct Options {
     absl::Duration window = absl::Seconds(10);
-    absl::Duration slice = absl::Seconds(1);                // or a tenth of the window, if that is shorter
     absl::Duration min_interval = absl::Milliseconds(200);  // between reports
     int64_t num_blocks = 0;                                 // of the own arena
   };
@@ -44,9 +43,10 @@ class WindowTracker {
   void Note(absl::Time now, int64_t used_blocks, int64_t waiting_blocks, int64_t request_tokens);
   void NoteReuse(absl::Time now, const kv::Reuse& reuse);
   /// What is to be reported: nothing where it is what was reported last, or that was a moment ago.
-  std::optional<Window> TakeUpdate(absl::Time now);
+  std::optional<coordinator::Window> TakeUpdate(absl::Time now);
   /// The three, of this cache, which keeps from then on what is reported that it does.
-  std::optional<Window> Follow(kv::KvCache& cache, int64_t waiting_blocks, int64_t request_tokens, absl::Time now);
+  std::optional<coordinator::Window> Follow(kv::KvCache& cache, int64_t waiting_blocks, int64_t request_tokens,
+                                            absl::Time now);
   /// When TakeUpdate may have something although nothing was noted; infinite future: never.
   absl::Time NextUpdate() const;
 
@@ -55,8 +55,9 @@ class WindowTracker {
     absl::Time begin;
     int64_t max_request_tokens = 0, peak_blocks = 0;
   };
+  static constexpr absl::Duration kLongestSlice = absl::Seconds(1);
   static constexpr int kLeastSlices = 10;  // so much too early a peak may be forgotten, in parts of the window
-  Window At(absl::Time now);
+  coordinator::Window At(absl::Time now);
   absl::Time PauseBegins() const { return busy_at_ + std::min(kPause, options_.window); }
 
   Options options_;
@@ -64,10 +65,10 @@ class WindowTracker {
   std::deque<std::pair<absl::Time, kv::Reuse>> reuse_;  // by the beginning of a window
   int64_t used_blocks_ = 0, waiting_blocks_ = 0;
   absl::Time busy_at_ = absl::InfinitePast();  // last
-  std::optional<Window> reported_;
+  std::optional<coordinator::Window> reported_;
   absl::Time reported_at_ = absl::InfinitePast();
   absl::Time looked_at_ = absl::InfinitePast();  // TakeUpdate, late enough to report
   bool pending_ = true;
 };
 
-}  // namespace swiftcache::engine::coordinator
+}  // namespace swiftcache::engine::exec
