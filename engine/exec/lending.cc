@@ -14,6 +14,7 @@ using coordinator::StopClearingMessage;
 using coordinator::TakeBackMessage;
 using coordinator::WithheldMessage;
 using kv::Move;
+using lease::PlacesOf;
 
 namespace {
 
@@ -38,14 +39,10 @@ void Lending::Do(const StopClearingMessage& message) {
   clearing_.erase(begun);
 }
 
-void Lending::Do(const WithheldMessage& message) {
-  parts_.cache->Withhold(static_cast<int32_t>(message.extent.first_block),
-                         static_cast<int32_t>(message.extent.num_blocks));
-}
+void Lending::Do(const WithheldMessage& message) { parts_.cache->Withhold(PlacesOf(message.extent)); }
 
 void Lending::Do(const TakeBackMessage& message) {
-  parts_.cache->TakeBack(static_cast<int32_t>(message.extent.first_block),
-                         static_cast<int32_t>(message.extent.num_blocks));
+  parts_.cache->TakeBack(PlacesOf(message.extent));
   if (!need_) return;
   need_->returned_blocks += message.extent.num_blocks;
   if (need_->returned_blocks < need_->blocks) return;
@@ -120,8 +117,7 @@ bool Lending::ZeroSome() {
 std::vector<backend::ByteRange> Lending::ToZero(const lease::Extent& extent) const {
   std::vector<backend::ByteRange> ranges;
   if (!scrub_) return ranges;
-  for (const kv::PlaceRun& run :
-       parts_.cache->WrittenIn(static_cast<int32_t>(extent.first_block), static_cast<int32_t>(extent.num_blocks))) {
+  for (const kv::PlaceRun& run : parts_.cache->WrittenIn(PlacesOf(extent))) {
     ranges.push_back({parts_.own->At(run.first), run.count * parts_.own->block_bytes()});
   }
   std::reverse(ranges.begin(), ranges.end());
@@ -133,14 +129,13 @@ std::vector<backend::ByteRange> Lending::ToZero(const lease::Extent& extent) con
 bool Lending::BeginClearing(bool new_round) {
   if (clears_.empty()) return false;
   const ClearMessage clear = clears_.front();
-  const auto first = static_cast<int32_t>(clear.extent.first_block);
-  const auto count = static_cast<int32_t>(clear.extent.num_blocks);
+  const kv::PlaceRun run = PlacesOf(clear.extent);
   const int64_t move_bytes = kCopyCost * parts_.own->block_bytes();
   const int64_t most_moves =
       new_round ? std::clamp<int64_t>(BytesIn(kLongestClear) / move_bytes, 1, kMovesToClear) : bytes_left_ / move_bytes;
-  const std::optional<std::vector<Move>> moves = parts_.cache->ClearForLending(first, count, most_moves);
+  const std::optional<std::vector<Move>> moves = parts_.cache->ClearForLending(run, most_moves);
   if (moves) MoveAside(*moves);
-  const bool lent = moves && parts_.cache->Lend(first, count);
+  const bool lent = moves && parts_.cache->Lend(run);
   if (moves && !lent) return false;  // some have to move yet
   clears_.pop_front();
   if (!lent) {
@@ -168,10 +163,7 @@ void Lending::MoveAside(const std::vector<Move>& moves) {
 void Lending::FinishClears() {
   for (; !clearing_.empty() && clearing_.front().cleared(); clearing_.pop_front()) {
     const Clearing& clearing = clearing_.front();
-    if (scrub_) {
-      parts_.cache->NoteZeroed(static_cast<int32_t>(clearing.extent.first_block),
-                               static_cast<int32_t>(clearing.extent.num_blocks));
-    }
+    if (scrub_) parts_.cache->NoteZeroed(PlacesOf(clearing.extent));
     parts_.coordinator->Cleared(clearing.id, true);
   }
 }
@@ -182,8 +174,7 @@ void Lending::AwaitClears() {
 }
 
 void Lending::StopClearing(const Clearing& clearing) {
-  parts_.cache->TakeBack(static_cast<int32_t>(clearing.extent.first_block),
-                         static_cast<int32_t>(clearing.extent.num_blocks));
+  parts_.cache->TakeBack(PlacesOf(clearing.extent));
   parts_.coordinator->Cleared(clearing.id, false);
 }
 

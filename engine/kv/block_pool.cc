@@ -347,31 +347,32 @@ void BlockPool::SwapPlaces(BlockId a, BlockId b) {
   }
 }
 
-bool BlockPool::Lend(int32_t first, int32_t count) {
-  if (!local_.free.Covers(first, count)) return false;
-  local_.free.Remove(first, count);
-  lent_.Insert(first, count);
+bool BlockPool::Lend(PlaceRun run) {
+  if (!local_.free.Covers(run.first, run.count)) return false;
+  local_.free.Remove(run.first, run.count);
+  lent_.Insert(run.first, run.count);
   return true;
 }
 
-void BlockPool::Withhold(int32_t first, int32_t count) {
-  CHECK(lent_.Covers(first, count)) << "places " << first << " to " << first + count - 1 << " are not lent";
-  withheld_.Insert(first, count);
+void BlockPool::Withhold(PlaceRun run) {
+  CHECK(lent_.Covers(run.first, run.count))
+      << "places " << run.first << " to " << run.first + run.count - 1 << " are not lent";
+  withheld_.Insert(run.first, run.count);
 }
 
 // Some of the run may have been dirty when it was lent: that is one set of extents, and joining them is paid for by
 // the allocations that had split them.
-void BlockPool::TakeBack(int32_t first, int32_t count) {
-  if (withheld_.Covers(first, count)) withheld_.Remove(first, count);
-  lent_.Remove(first, count);
-  local_.free.Insert(first, count);
-  dirty_.Unite(first, count);
-  std::fill_n(written_.begin() + first, count, true);
+void BlockPool::TakeBack(PlaceRun run) {
+  if (withheld_.Covers(run.first, run.count)) withheld_.Remove(run.first, run.count);
+  lent_.Remove(run.first, run.count);
+  local_.free.Insert(run.first, run.count);
+  dirty_.Unite(run.first, run.count);
+  std::fill_n(written_.begin() + run.first, run.count, true);
 }
 
-std::vector<PlaceRun> BlockPool::WrittenIn(int32_t first, int32_t count) const {
+std::vector<PlaceRun> BlockPool::WrittenIn(PlaceRun run) const {
   std::vector<PlaceRun> runs;
-  const auto begin = written_.begin() + first, end = begin + count;
+  const auto begin = written_.begin() + run.first, end = begin + run.count;
   for (auto from = std::find(begin, end, true); from != end;) {
     const auto to = std::find(from, end, false);
     runs.push_back({static_cast<int32_t>(from - written_.begin()), static_cast<int32_t>(to - from)});
@@ -380,10 +381,10 @@ std::vector<PlaceRun> BlockPool::WrittenIn(int32_t first, int32_t count) const {
   return runs;
 }
 
-void BlockPool::NoteZeroed(int32_t first, int32_t count) {
-  CHECK(lent_.Covers(first, count)) << "who wrote to places " << first << " to " << first + count - 1
-                                    << " is not known";
-  std::fill_n(written_.begin() + first, count, false);
+void BlockPool::NoteZeroed(PlaceRun run) {
+  CHECK(lent_.Covers(run.first, run.count))
+      << "who wrote to places " << run.first << " to " << run.first + run.count - 1 << " is not known";
+  std::fill_n(written_.begin() + run.first, run.count, false);
 }
 
 void BlockPool::NoteDirty(int32_t index) {

@@ -176,19 +176,19 @@ class BlockPool {
   int64_t num_moves_from(RegionId id) const { return region(id).outbound; }
 
   /// Takes a run of the arena out of use. False: it is not wholly free; nothing was changed.
-  bool Lend(int32_t first, int32_t count);
+  bool Lend(PlaceRun run);
   /// The run, which nobody has any more, stays out of use until TakeBack. REQUIRES: all of it is lent.
-  void Withhold(int32_t first, int32_t count);
+  void Withhold(PlaceRun run);
   /// The run is free again, and dirty: it holds another's bytes. REQUIRES: all of it is lent, and withheld or not.
-  void TakeBack(int32_t first, int32_t count);
+  void TakeBack(PlaceRun run);
   /// The dirty places that Allocate gave out since the last call, for whoever scrubs: those in use still, ascending.
   std::vector<int32_t> TakeDirty();
 
   /// What may hold bytes in a run of the arena, ascending and never adjacent: places that were in use, or lent and taken
   /// back, since the beginning or their last NoteZeroed. At a cost that grows with the run. REQUIRES: it is in the arena.
-  std::vector<PlaceRun> WrittenIn(int32_t first, int32_t count) const;
+  std::vector<PlaceRun> WrittenIn(PlaceRun run) const;
   /// The run holds zeros only, and nobody writes to it before it is granted or taken back. REQUIRES: all of it is lent.
-  void NoteZeroed(int32_t first, int32_t count);
+  void NoteZeroed(PlaceRun run);
 
   /// Takes the lowest free places out of use. REQUIRES: count <= local().free.
   std::vector<int32_t> Reserve(int64_t count);

@@ -370,8 +370,8 @@ int64_t KvCache::TakeLeaseWish(int64_t margin) {
   return std::max(wish, beyond);
 }
 
-std::optional<std::vector<Move>> KvCache::ClearForLending(int32_t first, int32_t count, int64_t max_moves) {
-  std::optional<std::vector<Move>> moves = planner_.Clear(first, count, max_moves, keep_cached_.value_or(0));
+std::optional<std::vector<Move>> KvCache::ClearForLending(PlaceRun run, int64_t max_moves) {
+  std::optional<std::vector<Move>> moves = planner_.Clear(run.first, run.count, max_moves, keep_cached_.value_or(0));
   CountEvicted(planner_.TakeEvicted(), /*for_loan=*/true);
   return moves;
 }

@@ -120,12 +120,12 @@ class KvCache final : public SequenceBlocks, public Tiers, public LendableBlocks
 
   // LendableBlocks.
   void KeepCached(int64_t blocks) override { keep_cached_ = blocks; }
-  std::optional<std::vector<Move>> ClearForLending(int32_t first, int32_t count, int64_t max_moves) override;
-  bool Lend(int32_t first, int32_t count) override { return pool_.Lend(first, count); }
-  void Withhold(int32_t first, int32_t count) override { pool_.Withhold(first, count); }
-  void TakeBack(int32_t first, int32_t count) override { pool_.TakeBack(first, count); }
-  std::vector<PlaceRun> WrittenIn(int32_t first, int32_t count) const override { return pool_.WrittenIn(first, count); }
-  void NoteZeroed(int32_t first, int32_t count) override { pool_.NoteZeroed(first, count); }
+  std::optional<std::vector<Move>> ClearForLending(PlaceRun run, int64_t max_moves) override;
+  bool Lend(PlaceRun run) override { return pool_.Lend(run); }
+  void Withhold(PlaceRun run) override { pool_.Withhold(run); }
+  void TakeBack(PlaceRun run) override { pool_.TakeBack(run); }
+  std::vector<PlaceRun> WrittenIn(PlaceRun run) const override { return pool_.WrittenIn(run); }
+  void NoteZeroed(PlaceRun run) override { pool_.NoteZeroed(run); }
   std::vector<int32_t> TakeDirty() override { return pool_.TakeDirty(); }
   int64_t TakeNeed() override;
   int64_t num_leased_out() const override { return pool_.num_lent(); }

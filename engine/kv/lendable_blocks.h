@@ -2,10 +2,10 @@
 // The KV memory of one engine as a lender sees it: runs of the own arena that are emptied, lent and taken back. Counts
 // and names, no bytes.
 //
-//   std::optional<std::vector<Move>> moves = lendable.ClearForLending(first, count, max_moves);
+//   std::optional<std::vector<Move>> moves = lendable.ClearForLending(run, max_moves);
 //   for (const Move& move : *moves) lendable.FinishMove(move);               // when the bytes are copied
-//   if (lendable.Lend(first, count)) ...                                     // zero what is WrittenIn it, then grant it
-//   lendable.TakeBack(first, count);
+//   if (lendable.Lend(run)) ...                                              // zero what is WrittenIn it, then grant it
+//   lendable.TakeBack(run);
 //   for (int32_t place : lendable.TakeDirty()) ...                           // scrub, before the step writes
 #pragma once
 
@@ -30,22 +30,22 @@ class LendableBlocks {
   /// Empties a run of the own arena so that Lend can have it: see MovePlanner::Clear. The moves are from local to
   /// local: copy and finish them, and Lend, before the next plan. Where it takes more of them than `max_moves` Lend
   /// fails: go on in the next round. Nothing: it cannot be had now.
-  virtual std::optional<std::vector<Move>> ClearForLending(int32_t first, int32_t count, int64_t max_moves) = 0;
+  virtual std::optional<std::vector<Move>> ClearForLending(PlaceRun run, int64_t max_moves) = 0;
   /// The bytes of one of these moves have arrived.
   virtual bool FinishMove(const Move& move) = 0;
   /// Takes the run out of use, at once whatever its length. False: it is not wholly free.
-  virtual bool Lend(int32_t first, int32_t count) = 0;
+  virtual bool Lend(PlaceRun run) = 0;
   /// Nobody has the run any more, and when TakeBack comes nobody knows: until then the arena is smaller by it. REQUIRES:
   /// lent.
-  virtual void Withhold(int32_t first, int32_t count) = 0;
+  virtual void Withhold(PlaceRun run) = 0;
   /// Ends it: the run is free, and dirty. REQUIRES: lent.
-  virtual void TakeBack(int32_t first, int32_t count) = 0;
+  virtual void TakeBack(PlaceRun run) = 0;
 
   /// What may hold bytes in a run of the own arena, this engine's or another tenant's, ascending and never adjacent: the
   /// rest is zeroed. KV memory begins so.
-  virtual std::vector<PlaceRun> WrittenIn(int32_t first, int32_t count) const = 0;
+  virtual std::vector<PlaceRun> WrittenIn(PlaceRun run) const = 0;
   /// The run was zeroed. It counts as written again from TakeBack on. REQUIRES: lent, and granted to nobody yet.
-  virtual void NoteZeroed(int32_t first, int32_t count) = 0;
+  virtual void NoteZeroed(PlaceRun run) = 0;
   /// Places of the own arena that hold another tenant's bytes and were allocated since the last call: to be scrubbed
   /// before the next step.
   virtual std::vector<int32_t> TakeDirty() = 0;

@@ -12,6 +12,10 @@ bool LiesIn(const Extent& extent, int64_t num_blocks) {
          extent.first_block <= num_blocks - extent.num_blocks;
 }
 
+kv::PlaceRun PlacesOf(const Extent& extent) {
+  return {static_cast<int32_t>(extent.first_block), static_cast<int32_t>(extent.num_blocks)};
+}
+
 const char* StateName(State state) {
   switch (state) {
     case State::kOffered:

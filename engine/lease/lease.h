@@ -9,6 +9,7 @@
 
 #include "absl/time/time.h"
 #include "engine/kv/lease_id.h"
+#include "engine/kv/place.h"
 #include "engine/lease/ending.h"
 
 namespace swiftcache::engine::lease {
@@ -24,6 +25,9 @@ bool Overlap(const Extent& a, const Extent& b);
 
 /// Whether the extent is one block or more of an arena of `num_blocks`.
 bool LiesIn(const Extent& extent, int64_t num_blocks);
+
+/// The extent as the KV cache of its owner knows it. REQUIRES: it lies in the arena.
+kv::PlaceRun PlacesOf(const Extent& extent);
 
 /// offered -> granted -> revoking -> released | fenced. The last two are ends.
 enum class State { kOffered, kGranted, kRevoking, kReleased, kFenced };

@@ -240,7 +240,7 @@ class TieredWorld {
     const int64_t evicted = cache_.evicted_total();
     const auto most = static_cast<int64_t>(rng_() % 4);
     cache_.KeepCached(rng_() % 3 == 0 ? 0 : rng_() % total);
-    const auto moves = cache_.ClearForLending(first, count, most);
+    const auto moves = cache_.ClearForLending({first, count}, most);
     if (!moves) {
       EXPECT_EQ(cache_.evicted_total(), evicted) << "refused, and dropped blocks";
       return;
@@ -251,7 +251,7 @@ class TieredWorld {
       EXPECT_TRUE(cache_.FinishMove(move));
       ++totals_.cleared;
     }
-    if (!cache_.Lend(first, count)) {
+    if (!cache_.Lend({first, count})) {
       EXPECT_EQ(static_cast<int64_t>(moves->size()), most) << "more could have moved";
       return;
     }
@@ -264,15 +264,15 @@ class TieredWorld {
 
   // As a lender does before it grants: all but what was never written.
   void Zero(int32_t first, int32_t count) {
-    for (const PlaceRun& run : cache_.WrittenIn(first, count)) {
+    for (const PlaceRun& run : cache_.WrittenIn({first, count})) {
       EXPECT_TRUE(run.first >= first && run.count > 0 && run.first + run.count <= first + count);
       for (int32_t i = run.first; i < run.first + run.count; ++i) memory_.erase({kLocalRegion, i});
-      cache_.NoteZeroed(run.first, run.count);
+      cache_.NoteZeroed(run);
       totals_.zeroed += run.count;
       totals_.untouched -= run.count;
     }
     totals_.untouched += count;
-    EXPECT_TRUE(cache_.WrittenIn(first, count).empty());
+    EXPECT_TRUE(cache_.WrittenIn({first, count}).empty());
     for (int32_t i = first; i < first + count; ++i) {
       EXPECT_FALSE(memory_.contains({kLocalRegion, i})) << "place " << i << " is lent with another's bytes";
     }
@@ -281,8 +281,8 @@ class TieredWorld {
   void TakeBackSome() {
     if (lent_.empty()) return;
     const int32_t first = *std::next(lent_.begin(), rng_() % lent_.size());
-    if (rng_() % 2 && withheld_.insert(first).second) return cache_.Withhold(first, lent_counts_[first]);
-    cache_.TakeBack(first, lent_counts_[first]);
+    if (rng_() % 2 && withheld_.insert(first).second) return cache_.Withhold({first, lent_counts_[first]});
+    cache_.TakeBack({first, lent_counts_[first]});
     withheld_.erase(first);
     lent_.erase(first);
   }

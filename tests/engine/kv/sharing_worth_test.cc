@@ -38,10 +38,10 @@ class SharingWorthTest : public KvCacheTiersTest {
     return lease;
   }
   void Lend(int32_t first, int32_t count) {
-    const auto moves = cache_->ClearForLending(first, count, 100);
+    const auto moves = cache_->ClearForLending({first, count}, 100);
     ASSERT_TRUE(moves.has_value());
     for (const Move& move : *moves) cache_->FinishMove(move);
-    ASSERT_TRUE(cache_->Lend(first, count));
+    ASSERT_TRUE(cache_->Lend({first, count}));
   }
 
   const Tokens old_ = Count(8), new_ = Count(8, 100);
@@ -101,7 +101,7 @@ TEST_F(SharingWorthTest, WhatIsEvictedWhileMemoryIsLentIsAskedForLater) {
   cache_->KeepCached(0);
   Cache(Count(4));
   Cache(Count(4, 50));  // in the room of the first
-  cache_->TakeBack(2, 2);
+  cache_->TakeBack({2, 2});
   EXPECT_EQ(Ask(Count(4)), 0);
   EXPECT_EQ(cache_->worth().again_for_loans_tokens, 4);
 }
@@ -109,7 +109,7 @@ TEST_F(SharingWorthTest, WhatIsEvictedWhileMemoryIsLentIsAskedForLater) {
 TEST_F(SharingWorthTest, WhatAllOfOwnMemoryWouldHaveLostTooCostsNothing) {
   Cache(old_);
   Lend(2, 2);
-  cache_->TakeBack(2, 2);
+  cache_->TakeBack({2, 2});
   Cache(new_);
   EXPECT_EQ(Ask(old_), 0);
   EXPECT_EQ(cache_->worth(), SharingWorth());

@@ -94,14 +94,15 @@ class Storm : public SchedulerTiersTest {
   void Lend() {
     const auto total = static_cast<int32_t>(cache_->local().total);
     const int32_t count = 1 + static_cast<int32_t>(rng_() % (total / 2));
-    const auto moves = cache_->ClearForLending(total - count, count, 4);
+    const kv::PlaceRun run{total - count, count};
+    const auto moves = cache_->ClearForLending(run, 4);
     if (!moves) return;
     for (const kv::Move& move : *moves) cache_->FinishMove(move);
-    if (!cache_->Lend(total - count, count)) return;  // more than four had to move
-    lent_.push_back({total - count, count});
+    if (!cache_->Lend(run)) return;  // more than four had to move
+    lent_.push_back(run);
   }
   void TakeBack() {
-    cache_->TakeBack(lent_.back().first, lent_.back().second);
+    cache_->TakeBack(lent_.back());
     lent_.pop_back();
   }
   // What the loop does beside the step. After an empty plan it sleeps until something comes of what is on its way.
@@ -125,7 +126,7 @@ class Storm : public SchedulerTiersTest {
 
   std::mt19937 rng_;
   std::vector<kv::RegionId> leases_;
-  std::vector<std::pair<int32_t, int32_t>> lent_;
+  std::vector<kv::PlaceRun> lent_;
 };
 
 TEST_F(Storm, EverybodyEndsInBoundedTime) {

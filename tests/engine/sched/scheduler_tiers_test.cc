@@ -92,20 +92,20 @@ TEST_F(SchedulerTiersTest, APlanMayBeEmptyWhenAllWait) {
 
 TEST_F(SchedulerTiersTest, LentMemoryIsWaitedForBeforeAnybodyIsPreempted) {
   Create(8, {.max_num_batched_tokens = 64});
-  ASSERT_TRUE(cache_->Lend(4, 4));
+  ASSERT_TRUE(cache_->Lend({4, 4}));
   Add(8);
   Add(8);
   EXPECT_THAT(Step(), ElementsAre(Pair(1, 8), Pair(2, 8)));
   EXPECT_THAT(Step(), IsEmpty());
   EXPECT_THAT(plan_.preempted, IsEmpty());
   EXPECT_EQ(cache_->TakeNeed(), 2) << "a block each";
-  cache_->TakeBack(6, 2);
+  cache_->TakeBack({6, 2});
   EXPECT_THAT(Step(), ElementsAre(Pair(1, 1), Pair(2, 1)));
 }
 
 TEST_F(SchedulerTiersTest, ThePromptThatWaitsAsksForItsWholeChunk) {
   Create(8, {.max_num_batched_tokens = 64});
-  ASSERT_TRUE(cache_->Lend(1, 7));
+  ASSERT_TRUE(cache_->Lend({1, 7}));
   Add(20);
   EXPECT_THAT(Step(), ElementsAre(Pair(1, 4)));
   EXPECT_EQ(cache_->TakeNeed(), 4);

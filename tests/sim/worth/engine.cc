@@ -7,6 +7,7 @@
 namespace swiftcache::sim::worth {
 
 using engine::kv::Move;
+using engine::lease::PlacesOf;
 using engine::sched::Chunk;
 using engine::sched::StepPlan;
 
@@ -142,19 +143,17 @@ void Engine::Advance() {
 }
 
 bool Engine::Clear(const engine::lease::Extent& extent) {
-  const auto first = static_cast<int32_t>(extent.first_block), count = static_cast<int32_t>(extent.num_blocks);
+  const engine::kv::PlaceRun run = PlacesOf(extent);
   for (bool lent = false; !lent;) {
-    const auto moves = cache_.ClearForLending(first, count, kMovesToClear);
+    const auto moves = cache_.ClearForLending(run, kMovesToClear);
     if (!moves) return false;
     for (const Move& move : *moves) cache_.FinishMove(move);
-    lent = cache_.Lend(first, count);
+    lent = cache_.Lend(run);
   }
   return true;
 }
 
-void Engine::TakeBack(const engine::lease::Extent& extent) {
-  cache_.TakeBack(static_cast<int32_t>(extent.first_block), static_cast<int32_t>(extent.num_blocks));
-}
+void Engine::TakeBack(const engine::lease::Extent& extent) { cache_.TakeBack(PlacesOf(extent)); }
 
 engine::kv::RegionId Engine::Use(int64_t blocks, const std::string& donor) { return cache_.AddRegion(blocks, donor); }
 
