@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gateway/relay/text_continuation.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <optional>
 #include <utility>
@@ -14,7 +13,6 @@ using fleet::FinishReason;
 // text of all tokens.
 TextContinuation::TextContinuation(const fleet::ModelText& text, const fleet::Sampling& sampling, int64_t prompt_tokens)
     : tokenizer_(text.tokenizer()),
-      sampling_(sampling),
       detokenizer_(text.tokenizer(), sampling.stop.Matcher(), text::TextStart::kContinuesPrompt) {
   usage_.prompt_tokens = prompt_tokens;
 }
@@ -27,13 +25,14 @@ GenerateEvent TextContinuation::Take(fleet::EngineEvent event, absl::Duration ti
   }
   GenerateEvent out;
   out.index = event.index;
+  // By its last token, whose text, like that of a stop string, is not part of the continuation.
   const bool engine_stopped = event.finish == FinishReason::kStop;
   for (size_t i = 0; i < event.token_ids.size() && !detokenizer_.stopped(); ++i) {
     const int32_t id = event.token_ids[i];
     const bool last = i + 1 == event.token_ids.size();
     out.token_ids.push_back(id);
     if (i < event.logprobs.size()) out.logprobs.push_back(Named(event.logprobs[i]));
-    if (!(engine_stopped && last && IsStopToken(id))) out.text += detokenizer_.Push(id);
+    if (!(engine_stopped && last)) out.text += detokenizer_.Push(id);
   }
   usage_.completion_tokens += static_cast<int64_t>(out.token_ids.size());
   if (!detokenizer_.stopped() && event.finish.has_value()) out.text += detokenizer_.Flush();
@@ -44,12 +43,6 @@ GenerateEvent TextContinuation::Take(fleet::EngineEvent event, absl::Duration ti
     out.usage = usage_;
   }
   return out;
-}
-
-// The text of a stop token, like that of a stop string, is not part of the continuation.
-bool TextContinuation::IsStopToken(int32_t id) const {
-  return std::find(sampling_.stop_token_ids.begin(), sampling_.stop_token_ids.end(), id) !=
-         sampling_.stop_token_ids.end();
 }
 
 TokenLogprob TextContinuation::Named(int32_t id, float logprob) const {

@@ -15,7 +15,7 @@
 
 namespace swiftcache::gateway::relay {
 
-/// Thread-safety: none. Ownership: borrows the model's text and the sampling. Errors: none.
+/// Thread-safety: none. Ownership: borrows the model's text. Errors: none.
 class TextContinuation {
  public:
   TextContinuation(const fleet::ModelText& text, const fleet::Sampling& sampling, int64_t prompt_tokens);
@@ -30,12 +30,10 @@ class TextContinuation {
   }
 
  private:
-  bool IsStopToken(int32_t id) const;
   TokenLogprob Named(int32_t id, float logprob) const;
   TokenLogprob Named(const fleet::TokenLogprob& logprob) const;
 
   const text::Tokenizer& tokenizer_;
-  const fleet::Sampling& sampling_;
   text::Detokenizer detokenizer_;
   fleet::Usage usage_;
   bool ended_ = false;

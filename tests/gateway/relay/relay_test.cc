@@ -222,11 +222,13 @@ TEST_F(RelayTest, TheTextOfAStopTokenIsNotPartOfTheAnswer) {
     call.SendFinish(FinishReason::kStop, 0, Bytes("!"));
     call.End(absl::OkStatus());
   });
-  relay::GenerateRequest request = Prompt("x");
-  request.sampling.stop_token_ids = {'!'};
-  ASSERT_EQ(Run(request), absl::OkStatus());
-  EXPECT_EQ(sink_->Text(), "ab");
-  EXPECT_EQ(sink_->Last()->token_ids, Bytes("!"));
+  for (const std::vector<int32_t>& of_request : {std::vector<int32_t>{'!'}, {}}) {  // none: the model ends with it
+    relay::GenerateRequest request = Prompt("x");
+    request.sampling.stop_token_ids = of_request;
+    ASSERT_EQ(Run(request), absl::OkStatus());
+    EXPECT_EQ(sink_->Text(), "ab");
+    EXPECT_EQ(sink_->Last()->token_ids, Bytes("!"));
+  }
 }
 
 TEST_F(RelayTest, PromptAndAnswerOfSentencePieceAreTheTextOfAllTheirTokens) {
