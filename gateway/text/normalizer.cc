@@ -17,21 +17,21 @@ std::string WithoutExtraSpaces(std::string_view text) {
   return out;
 }
 
-bool WantsPrefix(const TokenizerSpec& spec, std::string_view text, bool begins_text) {
-  if (!spec.add_space_prefix || text.empty()) return false;
-  if (!spec.space_prefix_first_only) return true;
-  return begins_text && text[0] != ' ' && !text.starts_with(kSpaceMark);
-}
-
 }  // namespace
 
-std::string Normalize(const TokenizerSpec& spec, std::string_view text, bool begins_text) {
+std::string Normalize(const TokenizerSpec& spec, std::string_view text) {
   std::string out = spec.normalizer == Normalizer::kNfc ? ToNfc(text) : std::string(text);
   if (spec.kind == TokenizerKind::kByteLevelBpe) return out;
   if (spec.remove_extra_whitespaces) out = WithoutExtraSpaces(out);
-  if (WantsPrefix(spec, out, begins_text)) out.insert(out.begin(), ' ');
+  if (spec.add_space_prefix && !spec.space_prefix_first_only && !out.empty()) out.insert(out.begin(), ' ');
   if (spec.escape_whitespaces) absl::StrReplaceAll({{" ", kSpaceMark.data()}}, &out);
   return out;
+}
+
+std::string_view FirstPrefix(const TokenizerSpec& spec, std::string_view normalized) {
+  if (spec.kind == TokenizerKind::kByteLevelBpe || !spec.add_space_prefix || !spec.space_prefix_first_only) return "";
+  if (normalized.empty() || normalized[0] == ' ' || normalized.starts_with(kSpaceMark)) return "";
+  return spec.escape_whitespaces ? kSpaceMark : " ";
 }
 
 }  // namespace swiftcache::gateway::text

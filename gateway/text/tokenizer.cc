@@ -26,7 +26,7 @@ struct AddedTokens {
       const std::string& content = spec.tokens[token.id];
       if ((token.special && !with_special) || !IsValidUtf8(content)) continue;
       if (token.normalized) {
-        in_normalized_text.Add(Normalize(spec, content, /*begins_text=*/true), token);
+        in_normalized_text.Add(Normalize(spec, content), token);
       } else {
         in_raw_text.Add(content, token);
       }
@@ -104,9 +104,15 @@ class BpeTokenizer final : public Tokenizer {
   void EncodeText(std::string_view text, const AddedTokens& added, std::vector<int32_t>* ids) const {
     Scratch scratch;
     added.in_raw_text.Split(text, [&](std::string_view raw, const AddedToken* token) {
-      const std::string normalized = Normalize(spec_, raw, /*begins_text=*/raw.data() == text.data());
+      const std::string normalized = Normalize(spec_, raw);
       added.in_normalized_text.Split(normalized, [&](std::string_view plain, const AddedToken* inner) {
-        EncodePlain(plain, &scratch, ids);
+        const bool begins_text = raw.data() == text.data() && plain.data() == normalized.data();
+        const std::string_view prefix = begins_text ? FirstPrefix(spec_, plain) : "";
+        if (prefix.empty()) {
+          EncodePlain(plain, &scratch, ids);
+        } else {
+          EncodePlain(std::string(prefix).append(plain), &scratch, ids);
+        }
         AppendAdded(inner, &scratch, ids);
       });
       AppendAdded(token, &scratch, ids);

@@ -60,6 +60,17 @@ TEST(SentencePiece, PutsTheSpaceAtTheBeginningAloneWhereTheSpecSaysSo) {
   EXPECT_THAT(Pieces(*tokenizer, " hello"), ElementsAre("▁hello"));
 }
 
+// tokenizer.json's Metaspace comes after all added tokens have been found, also those of normalized text.
+TEST(SentencePiece, PutsTheSpaceAtTheBeginningOfNoAddedToken) {
+  TokenizerSpec spec = HelloSpec();
+  spec.space_prefix_first_only = true;
+  spec.added_tokens = {{.id = AddToken(&spec, "<tool>", TokenType::kUserDefined), .normalized = true}};
+  const auto tokenizer = Build(std::move(spec));
+  EXPECT_THAT(Pieces(*tokenizer, "hello<tool>hello"), ElementsAre("▁hello", "<tool>", "hello"));
+  EXPECT_THAT(Pieces(*tokenizer, "hello <tool> hello"), ElementsAre("▁hello", "▁", "<tool>", "▁hello"));
+  EXPECT_THAT(Pieces(*tokenizer, "<tool>hello"), ElementsAre("<tool>", "hello"));
+}
+
 TEST(SentencePiece, SpellsUnknownCharactersInBytes) {
   const auto tokenizer = Build(HelloSpec());
   EXPECT_THAT(Pieces(*tokenizer, "\u00e9o"), ElementsAre("▁", "<0xC3>", "<0xA9>", "o"));
