@@ -255,7 +255,7 @@ std::string CompletionHandler::Open(size_t prompt, size_t place) {
   if (options_.echo) progress.choice.text = prompts_[prompt].echo;
   if (!options_.stream) return {};
   const auto index = static_cast<int32_t>(place);
-  const UsageTotals so_far = Usage(), *usage = options_.usage_on_chunks ? &so_far : nullptr;
+  const std::optional<UsageTotals> usage = UsageOnChunk();
   if (options_.endpoint == Endpoint::kChat) return writer_.RoleChunk(index, usage);
   return options_.echo ? writer_.Chunk(index, progress.choice, usage) : std::string();
 }
@@ -268,10 +268,9 @@ void CompletionHandler::Append(const relay::GenerateEvent& event, Choice& choice
 
 void CompletionHandler::Stream(size_t place, std::string out) {
   Choice& choice = answers_[place].choice;
-  const UsageTotals usage = Usage();
   const bool silent =
       choice.text.empty() && choice.logprobs.bytes() == 0 && !choice.finish && !options_.usage_on_chunks;
-  if (!silent) out += writer_.Chunk(static_cast<int32_t>(place), choice, options_.usage_on_chunks ? &usage : nullptr);
+  if (!silent) out += writer_.Chunk(static_cast<int32_t>(place), choice, UsageOnChunk());
   if (out.empty()) return;
   if (!std::exchange(begun_, true)) PutBegin({{"Cache-Control", "no-cache"}});
   PutWrite(std::move(out));
@@ -353,6 +352,10 @@ UsageTotals CompletionHandler::Usage() const {
     sum.cached_host += prompt.cached.cached_host;
   }
   return sum;
+}
+
+std::optional<UsageTotals> CompletionHandler::UsageOnChunk() const {
+  return options_.usage_on_chunks ? std::optional(Usage()) : std::nullopt;
 }
 
 HttpHeaders CompletionHandler::Headers(HttpHeaders more) const {

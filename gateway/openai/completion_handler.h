@@ -85,6 +85,7 @@ class CompletionHandler : public std::enable_shared_from_this<CompletionHandler>
   void GiveUp() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndWith(const absl::Status& error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   UsageTotals Usage() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::optional<UsageTotals> UsageOnChunk() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void PutBegin(HttpHeaders more) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // `held`: until the body has been written.
   void PutSend(int status, std::string body, HttpHeaders more, std::shared_ptr<void> held = nullptr)

@@ -87,8 +87,8 @@ std::string Head(const ResponseOptions& options, const std::string& id, int64_t 
   return head;
 }
 
-std::string Tail(const UsageTotals* usage) {
-  return usage == nullptr ? "]}" : R"(],"usage":)" + Dump(UsageJson(*usage)) + "}";
+std::string Tail(const std::optional<UsageTotals>& usage) {
+  return usage ? R"(],"usage":)" + Dump(UsageJson(*usage)) + "}" : "]}";
 }
 
 // `begin`: the fields before the logprobs, whose JSON is there already.
@@ -150,14 +150,17 @@ void LogprobsJson::MoveTo(Endpoint endpoint, std::string& out) {
   out += '}';
 }
 
-std::string ResponseWriter::RoleChunk(int32_t index, const UsageTotals* usage) const {
-  std::string chunk = Head(options_, id_, created_s_);
+ResponseWriter::ResponseWriter(ResponseOptions options, const std::string& id, int64_t created_s)
+    : options_(std::move(options)), head_(Head(options_, id, created_s)) {}
+
+std::string ResponseWriter::RoleChunk(int32_t index, const std::optional<UsageTotals>& usage) const {
+  std::string chunk = head_;
   const Json begin = {{"index", index}, {"delta", {{"role", "assistant"}, {"content", ""}}}};
   AddChoice(begin, options_.endpoint, nullptr, {}, chunk);
   return Event(std::move(chunk) + Tail(usage));
 }
 
-std::string ResponseWriter::Chunk(int32_t index, Choice& added, const UsageTotals* usage) const {
+std::string ResponseWriter::Chunk(int32_t index, Choice& added, const std::optional<UsageTotals>& usage) const {
   Json begin = {{"index", index}};
   const std::string text = std::exchange(added.text, {});
   if (options_.endpoint == Endpoint::kChat) {
@@ -165,18 +168,16 @@ std::string ResponseWriter::Chunk(int32_t index, Choice& added, const UsageTotal
   } else {
     begin["text"] = text;
   }
-  std::string chunk = Head(options_, id_, created_s_);
+  std::string chunk = head_;
   AddChoice(begin, options_.endpoint, options_.logprobs ? &added.logprobs : nullptr, std::exchange(added.finish, {}),
             chunk);
   return Event(std::move(chunk) + Tail(usage));
 }
 
-std::string ResponseWriter::UsageChunk(const UsageTotals& usage) const {
-  return Event(Head(options_, id_, created_s_) + Tail(&usage));
-}
+std::string ResponseWriter::UsageChunk(const UsageTotals& usage) const { return Event(head_ + Tail(usage)); }
 
 std::string ResponseWriter::Whole(std::vector<Choice> choices, const UsageTotals& usage) const {
-  std::string whole = Head(options_, id_, created_s_);
+  std::string whole = head_;
   for (size_t i = 0; i < choices.size(); ++i) {
     Choice& choice = choices[i];
     Json begin = {{"index", i}};
@@ -188,7 +189,7 @@ std::string ResponseWriter::Whole(std::vector<Choice> choices, const UsageTotals
     if (i > 0) whole += ',';
     AddChoice(begin, options_.endpoint, options_.logprobs ? &choice.logprobs : nullptr, choice.finish, whole);
   }
-  return whole += Tail(&usage);
+  return whole += Tail(usage);
 }
 
 std::string ModelList(const std::vector<relay::ModelInfo>& models, int64_t created_s) {

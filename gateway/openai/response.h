@@ -56,21 +56,19 @@ inline constexpr std::string_view kDone = "data: [DONE]\n\n";
 /// of completions), logarithms of zero -9999.
 class ResponseWriter {
  public:
-  ResponseWriter(ResponseOptions options, std::string id, int64_t created_s)
-      : options_(std::move(options)), id_(std::move(id)), created_s_(created_s) {}
+  ResponseWriter(ResponseOptions options, const std::string& id, int64_t created_s);
 
-  /// Opens a chat choice. `usage`: on this chunk, may be null.
-  std::string RoleChunk(int32_t index, const UsageTotals* usage) const;
-  /// What is new of a choice, and leaves nothing of it in `added`. `usage`: on this chunk, may be null.
-  std::string Chunk(int32_t index, Choice& added, const UsageTotals* usage) const;
+  /// Opens a chat choice. `usage`: on this chunk, where it is wanted.
+  std::string RoleChunk(int32_t index, const std::optional<UsageTotals>& usage) const;
+  /// What is new of a choice, and leaves nothing of it in `added`. `usage`: on this chunk, where it is wanted.
+  std::string Chunk(int32_t index, Choice& added, const std::optional<UsageTotals>& usage) const;
   std::string UsageChunk(const UsageTotals& usage) const;
   /// The whole response, not streamed; index = position in `choices`.
   std::string Whole(std::vector<Choice> choices, const UsageTotals& usage) const;
 
  private:
   const ResponseOptions options_;
-  const std::string id_;
-  const int64_t created_s_;
+  const std::string head_;  // everything before the choices, of each chunk
 };
 
 /// GET /v1/models, and one of its entries.
