@@ -3,9 +3,12 @@
 
 #include <algorithm>
 #include <limits>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
 #include "common/base/traceparent.h"
 #include "gateway/openai/json_parse.h"
@@ -36,6 +39,12 @@ void ReadSampling(Fields& fields, const HttpRequestLimits& limits, fleet::Sampli
       text::StopStrings(fields.Texts("stop", limits.request.max_stop_strings, limits.request.max_stop_bytes));
   sampling.stop_token_ids = fields.Ids("stop_token_ids", limits.request.max_stop_token_ids);
   sampling.ignore_eos = fields.Bool("ignore_eos").value_or(false);
+  const int64_t min_tokens = fields.Integer("min_tokens", 0, kMaxInt).value_or(0);
+  if (min_tokens > 0 && !sampling.ignore_eos) {
+    fields.Fail("min_tokens", absl::StrCat("is ", min_tokens,
+                                           ", wants 0, or ignore_eos as well: the end that a model "
+                                           "gives its answer is heeded or not, and cannot be put off"));
+  }
   sampling.n = Narrow(fields.Integer("n", 1, relay::kMaxContinuations));
   const std::optional<int64_t> best_of = fields.Integer("best_of", 1, relay::kMaxContinuations);
   if (best_of && *best_of != sampling.n.value_or(1)) {
@@ -58,6 +67,10 @@ void ReadChatOptions(Fields& fields, fleet::Sampling& sampling, ResponseOptions&
   const std::optional<int32_t> max_tokens = Narrow(fields.Integer("max_tokens", 1, kMaxInt));
   sampling.max_tokens = Narrow(fields.Integer("max_completion_tokens", 1, kMaxInt));  // the newer name wins
   if (!sampling.max_tokens) sampling.max_tokens = max_tokens;
+  if (fields.Bool("echo").value_or(false)) fields.Fail("echo", "is true, wants false: a chat is not sent back");
+  if (fields.Bool("add_special_tokens").value_or(false)) {
+    fields.Fail("add_special_tokens", "is true, wants false: what a chat template renders has its own");
+  }
   answer.logprobs = fields.Bool("logprobs").value_or(false);
   const std::optional<int32_t> top = Narrow(fields.Integer("top_logprobs", 0, relay::kMaxLogprobs));
   if (top && *top > 0 && !answer.logprobs) fields.Fail("top_logprobs", "is set, wants logprobs to be true as well");
@@ -74,32 +87,55 @@ void ReadStreamOptions(Fields& fields, ResponseOptions& answer) {
   fields.Adopt(stream.status());
 }
 
-// Refuses fields that would change the response or its form, since ignoring them would mislead the client: OpenAI's,
-// the older names of these, vLLM's, SGLang's and llama.cpp's.
+// A field that would change the response or its form, so that to ignore it would mislead the client: OpenAI's, the older
+// names of these, vLLM's, SGLang's and llama.cpp's.
+struct Refused {
+  const char* name;
+  std::vector<json> neutral;  // what asks for nothing
+  const char* why;
+};
+
+const std::vector<Refused>& RefusedFields() {
+  static constexpr const char *kTools = "calling tools is not supported",
+                              *kForm = "a form cannot be imposed on answers",
+                              *kChoice = "which tokens may be chosen cannot be told";
+  static const auto& fields = *new std::vector<Refused>{
+      {"tools", {json::array()}, kTools},
+      {"functions", {json::array()}, kTools},
+      {"tool_choice", {"none", "auto"}, kTools},
+      {"function_call", {"none", "auto"}, kTools},
+      {"guided_json", {}, kForm},
+      {"guided_regex", {}, kForm},
+      {"guided_choice", {}, kForm},
+      {"guided_grammar", {}, kForm},
+      {"structured_outputs", {}, kForm},
+      {"grammar", {}, kForm},
+      {"json_schema", {}, kForm},
+      {"regex", {}, kForm},
+      {"ebnf", {}, kForm},
+      {"logit_bias", {json::object()}, kChoice},
+      {"bad_words", {json::array()}, kChoice},
+      {"allowed_token_ids", {json::array()}, kChoice},
+      {"stop_regex", {json::array()}, "a pattern cannot end answers, texts in stop can"},
+      {"include_stop_str_in_output", {false}, "answers end before what stops them"},
+      {"skip_special_tokens", {true}, "special tokens have no text in answers"},
+      {"suffix", {""}, "what follows an answer cannot be told"},
+      {"truncate_prompt_tokens", {}, "prompts are not cut: send what is to be read"},
+      {"prompt_logprobs", {}, "a prompt has no logprobs here"},
+      {"continue_final_message", {false}, "the last message of a chat cannot be continued"},
+  };
+  return fields;
+}
+
 void RefuseUnsupported(Fields& fields) {
-  for (const char* name : {"tools", "functions"}) {
-    const json* tools = fields.Find(name);
-    if (tools == nullptr || *tools == json::array()) continue;
-    fields.Fail(name, absl::StrCat("is ", Shown(*tools), ", wants to be left out: calling tools is not supported"));
-  }
-  for (const char* name : {"tool_choice", "function_call"}) {
-    const json* choice = fields.Find(name);
-    if (choice == nullptr || *choice == "none" || *choice == "auto") continue;
-    fields.Fail(name,
-                absl::StrCat("is ", Shown(*choice), ", wants \"none\" or \"auto\": calling tools is not supported"));
-  }
-  for (const char* name : {"guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs",
-                           "grammar", "json_schema", "regex", "ebnf"}) {
-    const json* form = fields.Find(name);
-    if (form == nullptr) continue;
-    fields.Fail(name, absl::StrCat("is ", Shown(*form), ", wants to be left out: a form cannot be imposed on answers"));
-  }
-  if (const json* stop = fields.Find("stop_regex"); stop != nullptr && *stop != json::array()) {
-    fields.Fail("stop_regex", absl::StrCat("is ", Shown(*stop),
-                                           ", wants to be left out: a pattern cannot end answers, texts in stop can"));
-  }
-  if (fields.Bool("continue_final_message").value_or(false)) {
-    fields.Fail("continue_final_message", "is true, wants false: the last message of a chat cannot be continued");
+  for (const auto& [name, neutral, why] : RefusedFields()) {
+    const json* value = fields.Find(name);
+    if (value == nullptr || std::find(neutral.begin(), neutral.end(), *value) != neutral.end()) continue;
+    std::string wanted = "to be left out";
+    if (!neutral.empty() && !neutral[0].empty()) {
+      wanted = absl::StrJoin(neutral, " or ", [](std::string* out, const json& v) { *out += v.dump(); });
+    }
+    fields.Fail(name, absl::StrCat("is ", Shown(*value), ", wants ", wanted, ": ", why));
   }
   const json* format = fields.Find("response_format");
   if (format == nullptr) return;

@@ -100,7 +100,7 @@ TEST(ParseCompletion, EveryFieldReachesTheRelay) {
 
 TEST(ParseCompletion, NullIsAbsentUnknownFieldsAreIgnoredAndWholeFloatsAreWhole) {
   const auto parsed = Completion(
-      R"("prompt":"p","temperature":null,"stop":null,"stream_options":null,"logit_bias":{"1":2},"x":[[]],"max_tokens":8.0)");
+      R"("prompt":"p","temperature":null,"stop":null,"stream_options":null,"logit_bias":{},"x":[[]],"max_tokens":8.0)");
   EXPECT_FALSE(parsed.prompts[0].sampling.temperature.has_value());
   EXPECT_EQ(parsed.prompts[0].sampling.max_tokens, 8);
   EXPECT_THAT(Completion(R"("prompt":"p","stop":"one")").prompts[0].sampling.stop.list(), ElementsAre("one"));
@@ -340,6 +340,31 @@ TEST(ParseRequest, ToolsAndFormatsOtherThanTextAreRefusedByName) {
   }
   EXPECT_THAT(Refusal(Endpoint::kChat, absl::StrCat(R"({"model":"m",)", kHello, R"(,"tools":[{}]})")),
               HasSubstr("calling tools is not supported"));
+}
+
+TEST(ParseRequest, WhatWouldChangeTheAnswerIsRefusedUnlessItAsksForNothing) {
+  EXPECT_EQ(RefusedField(R"("logit_bias":{"1":-100})"),
+            "logit_bias: logit_bias is an object, wants to be left out: which tokens may be chosen cannot be told");
+  EXPECT_EQ(RefusedField(R"("suffix":"}")"),
+            "suffix: suffix is \"}\", wants \"\": what follows an answer cannot be told");
+  EXPECT_THAT(RefusedField(R"("min_tokens":5)"), HasSubstr("min_tokens is 5, wants 0, or ignore_eos as well"));
+  EXPECT_THAT(RefusedField(R"("skip_special_tokens":false)"), HasSubstr("skip_special_tokens is false, wants true"));
+  for (const char* field :
+       {R"("bad_words":["a"])", R"("allowed_token_ids":[1])", R"("include_stop_str_in_output":true)",
+        R"("truncate_prompt_tokens":8)", R"("prompt_logprobs":0)"}) {
+    EXPECT_THAT(RefusedField(field), HasSubstr(", wants ")) << field;
+  }
+  for (const char* field : {R"("echo":true)", R"("add_special_tokens":true)"}) {
+    EXPECT_EQ(Completion(absl::StrCat(R"("prompt":"p",)", field)).prompts.size(), 1u) << field;
+    EXPECT_THAT(Refusal(Endpoint::kChat, absl::StrCat(R"({"model":"m",)", kHello, ",", field, "}")),
+                HasSubstr("is true, wants false"))
+        << field;
+  }
+  for (const char* fields :
+       {R"("logit_bias":{},"bad_words":[],"allowed_token_ids":null,"suffix":"")", R"("min_tokens":0)",
+        R"("min_tokens":5,"ignore_eos":true)", R"("include_stop_str_in_output":false,"skip_special_tokens":true)"}) {
+    EXPECT_EQ(Completion(absl::StrCat(R"("prompt":"p",)", fields)).prompts.size(), 1u) << fields;
+  }
 }
 
 TEST(ParseRequest, CallsOfToolsInAHistoryAreRefusedByName) {
