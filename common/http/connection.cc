@@ -7,7 +7,6 @@
 #include <boost/asio/strand.hpp>
 #include <boost/beast/http/error.hpp>
 #include <exception>
-#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -23,7 +22,8 @@ namespace beast_http = boost::beast::http;
 
 constexpr size_t kMaxWaiting = 8;  // pipelined requests
 constexpr uint32_t kMaxHeaderBytes = 64 << 10;
-constexpr int64_t kMaxHeaderFields = 256;     // each takes some 100 bytes, however short it is
+constexpr int64_t kMaxHeaderFields = 256;
+constexpr int64_t kFieldBytes = 100;          // what a header takes of memory, however short it is
 constexpr int64_t kBodyStepBytes = 64 << 10;  // what a long body must bring within each stall_timeout
 constexpr int64_t kBurst = 16;                // times max_unsent_bytes, for at most burst_time
 constexpr char kRetryAfterSeconds[] = "1";
@@ -115,11 +115,12 @@ bool Connection::Queue(std::string bytes, Part part) {
 
 // ---- reading
 
-// As much as one body may wait behind the response under way, including what has been read of the next request.
+// As much as one request may be waits behind the response under way, including what has been read of the next request.
 bool Connection::Full() const {
   if (waiting_.empty()) return false;
   const int64_t begun_bytes = parser_ ? static_cast<int64_t>(parser_->get().body().size()) : 0;
-  return waiting_.size() >= kMaxWaiting || waiting_bytes_ + begun_bytes >= options_.max_body_bytes;
+  return waiting_.size() >= kMaxWaiting || waiting_bytes_ + begun_bytes >= options_.max_body_bytes ||
+         waiting_header_bytes_ + header_bytes_ >= kMaxHeaderBytes;
 }
 
 void Connection::ReadMore() {
@@ -178,8 +179,14 @@ bool Connection::ParseSome() {
     RefuseMalformed(error);
     return false;
   }
-  if (std::distance(parser_->get().begin(), parser_->get().end()) > kMaxHeaderFields) {
+  const HeaderSize headers = SizeOfHeaders(parser_->get());  // the parser's limit is on what it has not taken yet
+  header_bytes_ = headers.bytes + kFieldBytes * headers.fields;
+  if (headers.fields > kMaxHeaderFields) {
     Refuse(431, absl::StrCat("the headers have more than ", kMaxHeaderFields, " fields, the limit"));
+    return false;
+  }
+  if (headers.bytes > kMaxHeaderBytes) {
+    RefuseMalformed(beast_http::error::header_limit);
     return false;
   }
   if (!spare_refusal_.empty() && parser_->is_header_done() && !ForSpare()) {
@@ -225,7 +232,9 @@ void Connection::TakeRequest() {
   next.request = ToRequest(std::move(message));
   next.request.client = client_;
   next.share = std::move(begun_);
+  next.header_bytes = std::exchange(header_bytes_, 0);
   waiting_bytes_ += static_cast<int64_t>(next.request.body.size());
+  waiting_header_bytes_ += next.header_bytes;
   waiting_.push_back(std::move(next));
 }
 
@@ -235,6 +244,7 @@ void Connection::Refuse(int status, std::string message) {
   refusal.refusal_status = status;
   refusal.refusal = std::move(message);
   parser_.reset();
+  header_bytes_ = 0;
   begun_.Reset();
   discarding_ = true;
   waiting_.push_back(std::move(refusal));
@@ -257,6 +267,7 @@ void Connection::Serve() {
     Waiting next = std::move(waiting_.front());
     waiting_.pop_front();
     waiting_bytes_ -= static_cast<int64_t>(next.request.body.size());
+    waiting_header_bytes_ -= next.header_bytes;
     busy_ = true;
     keep_alive_ = next.form.keep_alive;
     answering_ = std::move(next.share);
@@ -340,7 +351,7 @@ void Connection::Linger() {
   socket_.shutdown(Socket::shutdown_send, ignored);
   discarding_ = true;
   waiting_.clear();
-  waiting_bytes_ = 0;
+  waiting_bytes_ = waiting_header_bytes_ = 0;
   phase_ = ReadPhase::kNone;
   ArmWriteTimer(kLinger);
   ReadMore();

@@ -32,9 +32,10 @@
 namespace swiftcache::http {
 
 /// A read is always pending, so that a client that goes away is noticed while its response is being made. Exception:
-/// while the pipelined requests behind that response are as large as a connection may hold (max_body_bytes), nothing is
-/// read. Thread-safety: public methods are safe; everything else runs on the socket's strand. Ownership: kept alive by
-/// its pending operations and by unfinished responses. Errors: none are returned; any error ends this connection only.
+/// while the pipelined requests behind that response are as large as a connection may hold (one request's headers or
+/// max_body_bytes), nothing is read. Thread-safety: public methods are safe; everything else runs on the socket's
+/// strand. Ownership: kept alive by its pending operations and by unfinished responses. Errors: none are returned; any
+/// error ends this connection only.
 class Connection final : public ResponseOutlet, public std::enable_shared_from_this<Connection> {
  public:
   using Socket = boost::asio::ip::tcp::socket;
@@ -66,6 +67,7 @@ class Connection final : public ResponseOutlet, public std::enable_shared_from_t
     HttpRequest request;
     ResponseForm form;
     ByteShare share;
+    int64_t header_bytes = 0;
     int refusal_status = 0;  // not 0: answered by the connection itself
     std::string refusal;
   };
@@ -125,7 +127,8 @@ class Connection final : public ResponseOutlet, public std::enable_shared_from_t
   std::array<char, 16 << 10> block_;  // the outstanding read's own: parsing moves what `buffer_` holds
   boost::beast::flat_buffer buffer_;
   std::optional<Parser> parser_;
-  ByteShare begun_;  // of the body that is coming
+  ByteShare begun_;           // of the body that is coming
+  int64_t header_bytes_ = 0;  // what has come of the request's headers takes of memory
   ReadPhase phase_ = ReadPhase::kNone;
   std::atomic<Clock::time_point> idle_since_{Clock::time_point::max()};
   int64_t body_bytes_ = 0;
@@ -135,6 +138,7 @@ class Connection final : public ResponseOutlet, public std::enable_shared_from_t
 
   std::deque<Waiting> waiting_;
   int64_t waiting_bytes_ = 0;  // of their bodies
+  int64_t waiting_header_bytes_ = 0;
   std::weak_ptr<Response> current_;
   ByteShare answering_;  // of the request under way, which its handler may keep
   bool busy_ = false;    // a response is under way

@@ -66,12 +66,12 @@ struct HttpRoute {
 /// Thread-safety: safe. Ownership: owns its threads and connections.
 /// Errors: Create: INVALID_ARGUMENT (address), UNAVAILABLE (address in use; names it and the flag). What pages of
 /// another origin ask but GET, HEAD and OPTIONS gets 403, as their browser says (Sec-Fetch-Site), unknown paths 404,
-/// wrong methods 405, bodies over the limit 413, malformed requests 400. A connection over max_connections closes
-/// the one that has been idle longest; where none is, it gets 503 with Retry-After, and so do bodies that exceed
-/// max_held_body_bytes together. For /live, /health and /metrics there are 16 connections more, each for one request:
-/// who asks how a server is that has no room is told. All are JSON errors. A slow sender gets 408 and is disconnected. A
-/// client that closes the connection, or only its sending half, before its response is complete counts as gone:
-/// OnDisconnect runs. So does one whose host answers nothing for half a minute.
+/// wrong methods 405, bodies over the limit 413, headers of more than 64 KiB or 256 fields 431, malformed requests 400.
+/// A connection over max_connections closes the one that has been idle longest; where none is, it gets 503 with
+/// Retry-After, and so do bodies that exceed max_held_body_bytes together. For /live, /health and /metrics there are 16
+/// connections more, each for one request: who asks how a server is that has no room is told. All are JSON errors. A
+/// slow sender gets 408 and is disconnected. A client that closes the connection, or only its sending half, before its
+/// response is complete counts as gone: OnDisconnect runs. So does one whose host answers nothing for half a minute.
 class HttpServer {
  public:
   /// The callbacks are called by the server's threads and must not block.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/http/to_request.h"
 
+#include <cstddef>
 #include <string>
 #include <utility>
 
@@ -31,6 +32,16 @@ HttpRequest ToRequestLine(const ParsedRequest& message) {
   request.method = ToString(message.method_string());
   SplitTarget(ToString(message.target()), request);
   return request;
+}
+
+HeaderSize SizeOfHeaders(const ParsedRequest& message) {
+  size_t bytes = message.method_string().size() + message.target().size();
+  int64_t fields = 0;
+  for (const auto& field : message) {
+    ++fields;
+    bytes += field.name_string().size() + field.value().size();
+  }
+  return {.fields = fields, .bytes = static_cast<int64_t>(bytes)};
 }
 
 HttpRequest ToRequest(ParsedRequest&& message) {

@@ -6,6 +6,7 @@
 
 #include <boost/beast/http/message.hpp>
 #include <boost/beast/http/string_body.hpp>
+#include <cstdint>
 
 #include "common/http/http_server.h"
 
@@ -15,6 +16,12 @@ using ParsedRequest = boost::beast::http::request<boost::beast::http::string_bod
 
 /// Method, path and query: of a request whose headers are there, and its body perhaps not.
 HttpRequest ToRequestLine(const ParsedRequest& message);
+/// What has been read of a request's headers and trailers. `bytes`: of names, values and the request line.
+struct HeaderSize {
+  int64_t fields = 0;
+  int64_t bytes = 0;
+};
+HeaderSize SizeOfHeaders(const ParsedRequest& message);
 /// Without the client. REQUIRES: all of it is there.
 HttpRequest ToRequest(ParsedRequest&& message);
 

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 
 #include <memory>
 #include <string>
@@ -88,6 +90,18 @@ class HttpFixture : public ::testing::Test {
   HeldAnswers held_;
   std::unique_ptr<HttpServer> server_;
 };
+
+// The server's end of a connection of this process, by the address of the client's.
+inline int ServerEndOf(int client) {
+  sockaddr_in local{}, peer{};
+  socklen_t size = sizeof(local);
+  getsockname(client, reinterpret_cast<sockaddr*>(&local), &size);
+  for (int fd = 0; fd < 1024; ++fd) {
+    size = sizeof(peer);
+    if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) == 0 && peer.sin_port == local.sin_port) return fd;
+  }
+  return -1;
+}
 
 inline bool Happens(absl::Notification& event) { return event.WaitForNotificationWithTimeout(absl::Seconds(20)); }
 

@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
-#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
@@ -201,18 +200,6 @@ TEST_F(HttpHostileTest, ManyShortHeadersAreRefused) {
   EXPECT_EQ(refused->status, 431);
   EXPECT_THAT(refused->body, HasSubstr("more than 256 fields"));
   EXPECT_TRUE(client.ReadsEnd());
-}
-
-// The server's end of a connection of this process, by the address of the client's.
-int ServerEndOf(int client) {
-  sockaddr_in local{}, peer{};
-  socklen_t size = sizeof(local);
-  getsockname(client, reinterpret_cast<sockaddr*>(&local), &size);
-  for (int fd = 0; fd < 1024; ++fd) {
-    size = sizeof(peer);
-    if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) == 0 && peer.sin_port == local.sin_port) return fd;
-  }
-  return -1;
 }
 
 int OptionOf(int fd, int level, int name) {
