@@ -28,7 +28,6 @@ constexpr int64_t kBodyStepBytes = 64 << 10;  // what a long body must bring wit
 constexpr int64_t kBurst = 16;                // times max_unsent_bytes, for at most burst_time
 constexpr char kRetryAfterSeconds[] = "1";
 constexpr absl::Duration kLinger = absl::Seconds(2);
-constexpr absl::Duration kSpareIdle = absl::Seconds(1);
 
 /// "127.0.0.1:50123", "[::1]:50123"; "" if the client has gone already.
 std::string ClientOf(const Connection::Socket& socket) {
@@ -372,6 +371,7 @@ void Connection::WatchReading() {
     phase_ = parser_->is_header_done() ? ReadPhase::kBody : ReadPhase::kHeader;
   }
   if (phase_ == ReadPhase::kIdle && idle_since() == Clock::time_point::max()) idle_since_ = Clock::now();
+  if (!spare_refusal_.empty()) return WatchSpare(before);
   if (phase_ == ReadPhase::kBody) {
     if (before != phase_) body_bytes_ = 0;
     if (before == phase_ && body_bytes_ < kBodyStepBytes) return;
@@ -380,8 +380,14 @@ void Connection::WatchReading() {
   }
   if (before == phase_) return;
   if (phase_ == ReadPhase::kNone) ArmReadTimer(absl::InfiniteDuration());
-  if (phase_ == ReadPhase::kIdle) ArmReadTimer(spare_refusal_.empty() ? options_.idle_timeout : kSpareIdle);
+  if (phase_ == ReadPhase::kIdle) ArmReadTimer(options_.idle_timeout);
   if (phase_ == ReadPhase::kHeader) ArmReadTimer(options_.header_timeout);
+}
+
+// One time for the whole request and one for its answer, however they move: others wait for this connection.
+void Connection::WatchSpare(ReadPhase before) {
+  if ((before == ReadPhase::kNone) == (phase_ == ReadPhase::kNone)) return;
+  ArmReadTimer(phase_ == ReadPhase::kNone ? options_.spare_timeout + kLinger : options_.spare_timeout);
 }
 
 void Connection::Arm(net::steady_timer& timer, absl::Duration timeout, void (Connection::*on_timeout)()) {
@@ -397,10 +403,11 @@ void Connection::Arm(net::steady_timer& timer, absl::Duration timeout, void (Con
 }
 
 void Connection::OnReadTimeout() {
-  if (phase_ == ReadPhase::kNone) return;
-  if (phase_ == ReadPhase::kIdle) {
-    if (spare_refusal_.empty()) return Close();
+  if (phase_ == ReadPhase::kNone) return spare_refusal_.empty() ? void() : OnWriteTimeout();
+  if (!spare_refusal_.empty()) {
     Refuse(503, spare_refusal_);
+  } else if (phase_ == ReadPhase::kIdle) {
+    return Close();
   } else {
     Refuse(408, phase_ == ReadPhase::kHeader ? "the headers came too slowly" : "the body came too slowly");
   }

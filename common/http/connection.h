@@ -45,8 +45,9 @@ class Connection final : public ResponseOutlet, public std::enable_shared_from_t
              const Router& router, ByteBudget& bodies, std::function<void(Connection*)> on_closed);
 
   void Start();
-  /// In place of Start: answers one request if it is a built-in one (Router::IsBuiltIn); every other, and a client that
-  /// says nothing for a second, is refused with 503 and `message`.
+  /// In place of Start: answers one request if it is a built-in one (Router::IsBuiltIn); every other, and a client
+  /// whose request is not there within spare_timeout, is refused with 503 and `message`. Who has not taken the answer
+  /// within two seconds more than that is cut.
   void StartSpare(std::string message);
   /// In place of Start: says why the client is not served, and ends.
   void StartRefusing(int status, std::string message);
@@ -99,6 +100,7 @@ class Connection final : public ResponseOutlet, public std::enable_shared_from_t
   void Linger();
   // Time and the end.
   void WatchReading();
+  void WatchSpare(ReadPhase before);
   void ArmReadTimer(absl::Duration timeout) { Arm(read_timer_, timeout, &Connection::OnReadTimeout); }
   void ArmWriteTimer(absl::Duration timeout) { Arm(write_timer_, timeout, &Connection::OnWriteTimeout); }
   void Arm(boost::asio::steady_timer& timer, absl::Duration timeout, void (Connection::*on_timeout)());

@@ -69,9 +69,10 @@ struct HttpRoute {
 /// wrong methods 405, bodies over the limit 413, headers of more than 64 KiB or 256 fields 431, malformed requests 400.
 /// A connection over max_connections closes the one that has been idle longest; where none is, it gets 503 with
 /// Retry-After, and so do bodies that exceed max_held_body_bytes together. For /live, /health and /metrics there are 16
-/// connections more, each for one request: who asks how a server is that has no room is told. All are JSON errors. A
-/// slow sender gets 408 and is disconnected. A client that closes the connection, or only its sending half, before its
-/// response is complete counts as gone: OnDisconnect runs. So does one whose host answers nothing for half a minute.
+/// connections more, each for one request and for seconds: who asks how a server is that has no room is told. All are
+/// JSON errors. A slow sender gets 408 and is disconnected. A client that closes the connection, or only its sending
+/// half, before its response is complete counts as gone: OnDisconnect runs. So does one whose host answers nothing for
+/// half a minute.
 class HttpServer {
  public:
   /// The callbacks are called by the server's threads and must not block.
@@ -90,6 +91,7 @@ class HttpServer {
     absl::Duration header_timeout = absl::Seconds(10);  // from a request's first byte to the end of its headers
     absl::Duration idle_timeout = absl::Seconds(120);   // from a response's last byte to the next request
     absl::Duration stall_timeout = absl::Seconds(30);   // of a body or a response that makes no progress
+    absl::Duration spare_timeout = absl::Seconds(1);    // for all of a request beyond max_connections; see above
   };
   static absl::StatusOr<std::unique_ptr<HttpServer>> Create(Options options, std::vector<HttpRoute> routes);
   virtual ~HttpServer() = default;

@@ -19,8 +19,10 @@ using ::testing::HasSubstr;
 class HttpFullTest : public HttpFixture {
  protected:
   /// With one connection, which a request holds.
-  void StartFull() {
-    StartServer({.max_connections = 1, .metrics = [] { return "a_metric 1\n"; }});
+  void StartFull(HttpServer::Options options = {}) {
+    options.max_connections = 1;
+    if (!options.metrics) options.metrics = [] { return "a_metric 1\n"; };
+    StartServer(std::move(options));
     busy_ = std::make_unique<RawHttpClient>(server_->address());
     busy_->SendRequest("POST", "/held");
     ASSERT_TRUE(held_.Get(0));
@@ -123,8 +125,37 @@ TEST_F(HttpFullTest, WhoSaysNothingIsRefusedSoonAndThenThereIsRoomForOthers) {
   EXPECT_EQ(StatusOnceThereIsRoom("/metrics"), 200);
 }
 
+TEST_F(HttpFullTest, WhoBeginsARequestHasNoMoreTimeForIt) {
+  StartFull({.header_timeout = absl::Minutes(10),
+             .stall_timeout = absl::Minutes(10),
+             .spare_timeout = absl::Milliseconds(100)});
+  for (const char* begin :
+       {"G", "GET /metrics HTTP/1.1\r\nX: ", "GET /metrics HTTP/1.1\r\nContent-Length: 9\r\n\r\na"}) {
+    RawHttpClient client(server_->address());
+    client.Send(begin);
+    const auto response = client.ReadResponse();
+    ASSERT_TRUE(response) << begin;
+    EXPECT_EQ(response->status, 503) << begin;
+    EXPECT_THAT(response->body, HasSubstr("all 1 connections")) << begin;
+  }
+}
+
+TEST_F(HttpFullTest, WhoDoesNotReadTheAnswerIsCutSoon) {
+  constexpr size_t kBytes = 64 << 20;  // more than the kernel takes
+  StartFull({.metrics = [] { return std::string(kBytes, 'x'); },
+             .stall_timeout = absl::Minutes(10),
+             .spare_timeout = absl::Milliseconds(100)});
+  RawHttpClient client(server_->address());
+  client.SendRequest("GET", "/metrics");
+  for (const absl::Time give_up = absl::Now() + absl::Seconds(20); client.Send("x") && absl::Now() < give_up;) {
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+  EXPECT_FALSE(client.Send("x"));
+  EXPECT_LT(client.ReadAll().size(), kBytes);
+}
+
 TEST_F(HttpFullTest, BeyondThoseEveryoneIsRefused) {
-  StartFull();
+  StartFull({.spare_timeout = absl::Minutes(1)});
   std::deque<RawHttpClient> slow;
   for (int i = 0; i < 16; ++i) slow.emplace_back(server_->address()).Send("GET /metrics HTTP/1.1\r\n");
   RawHttpClient client(server_->address());
