@@ -128,12 +128,14 @@ absl::Status Serve(const GatewayFlags& flags, services::ShutdownSignals& signals
   gateway::rpc::GenerateDoor door(*relay, {.on_slow_reader_cut = [&slow_readers] { slow_readers.Increment(); }}, clock);
   gateway::openai::Door::Options openai_options{.id_prefix = instance + "-http"};
   openai_options.limits.request = flags.limits;
+  const int64_t max_held_answer_bytes = openai_options.max_held_answer_bytes;
   ASSIGN_OR_RETURN(auto openai, gateway::openai::Door::Create(std::move(openai_options), *relay, clock));
   const int64_t max_request_bytes = flags.limits.max_prompt_bytes + kRequestRoomBytes;
   HttpServer::Options http_options{.listen = flags.http_listen,
                                    .max_body_bytes = max_request_bytes,
                                    .max_connections = flags.max_http_connections,
                                    .threads = kHttpThreads};
+  http_options.max_all_unsent_bytes += max_held_answer_bytes;  // whole answers count in both until they are written
   const auto is_ready = [&] { return fleet->ready() && !draining; };
   http_options.ready = is_ready;
   http_metrics.Watch(http_options);

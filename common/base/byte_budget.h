@@ -26,6 +26,9 @@ class ByteBudget {
     } while (!held_bytes_.compare_exchange_weak(held, held + bytes));
     return true;
   }
+  /// Takes more than there is if need be: for what exists already and cannot be refused.
+  void TakeAnyway(int64_t bytes) { held_bytes_ += bytes; }
+  bool HasRoom(int64_t bytes) const { return bytes <= limit_bytes_ - held_bytes_; }
   void Give(int64_t bytes) { held_bytes_ -= bytes; }
 
  private:

@@ -25,7 +25,6 @@ constexpr uint32_t kMaxHeaderBytes = 64 << 10;
 constexpr int64_t kMaxHeaderFields = 256;
 constexpr int64_t kFieldBytes = 100;          // what a header takes of memory, however short it is
 constexpr int64_t kBodyStepBytes = 64 << 10;  // what a long body must bring within each stall_timeout
-constexpr int64_t kBurst = 16;                // times max_unsent_bytes, for at most burst_time
 constexpr char kRetryAfterSeconds[] = "1";
 constexpr absl::Duration kLinger = absl::Seconds(2);
 
@@ -41,18 +40,18 @@ std::string ClientOf(const Connection::Socket& socket) {
 }  // namespace
 
 Connection::Connection(std::shared_ptr<net::io_context> context, Socket socket, const HttpServer::Options& options,
-                       const Router& router, ByteBudget& bodies, std::function<void(Connection*)> on_closed)
+                       const Router& router, ByteBudget& bodies, std::shared_ptr<ByteBudget> unsent,
+                       std::function<void(Connection*)> on_closed)
     : context_(std::move(context)),
       options_(options),
-      max_unsent_bytes_(options.max_unsent_bytes),
-      burst_time_(absl::ToChronoNanoseconds(options.burst_time)),
       router_(router),
       bodies_(bodies),
       on_closed_(std::move(on_closed)),
       socket_(std::move(socket)),
       client_(ClientOf(socket_)),
       read_timer_(socket_.get_executor()),
-      write_timer_(socket_.get_executor()) {}
+      write_timer_(socket_.get_executor()),
+      unsent_({.max_bytes = options.max_unsent_bytes, .burst_time = options.burst_time}, std::move(unsent)) {}
 
 // Posting under the lock makes sure that nothing is posted after Close, so that the server's threads can run out.
 bool Connection::Post(std::function<void()> task) {
@@ -96,20 +95,14 @@ void Connection::CutSlowReader() {
   Post([self = shared_from_this()] { self->CloseOnSlowReader(); });
 }
 
-// What comes at once, as a prompt that many answers echo, is more than a client leaves unread.
-bool Connection::HasRoom(int64_t bytes) {
-  const Clock::time_point now = Clock::now();
-  const int64_t unsent = unsent_bytes_;
-  if (unsent <= max_unsent_bytes_) burst_end_ = now + burst_time_;
-  if (unsent + bytes <= max_unsent_bytes_) return true;
-  return unsent + bytes <= kBurst * max_unsent_bytes_ && now < burst_end_.load();
-}
-
 bool Connection::Queue(std::string bytes, Part part) {
-  unsent_bytes_ += static_cast<int64_t>(bytes.size());
-  return Post([self = shared_from_this(), bytes = std::move(bytes), part = std::move(part)]() mutable {
+  const auto size = static_cast<int64_t>(bytes.size());
+  unsent_.Add(size);
+  const bool open = Post([self = shared_from_this(), bytes = std::move(bytes), part = std::move(part)]() mutable {
     self->OnQueued(std::move(bytes), std::move(part));
   });
+  if (!open) unsent_.Remove(size);
+  return open;
 }
 
 // ---- reading
@@ -215,7 +208,7 @@ void Connection::ContinueIfExpected() {
   continue_sent_ = true;
   if (!boost::beast::iequals(parser_->get()[beast_http::field::expect], "100-continue")) return;
   const std::string bytes = FormatHead(100, {});
-  unsent_bytes_ += static_cast<int64_t>(bytes.size());
+  unsent_.Add(static_cast<int64_t>(bytes.size()));
   outgoing_ += bytes;
   Flush();
 }
@@ -262,7 +255,7 @@ void Connection::RefuseMalformed(ErrorCode error) {
 // ---- answering
 
 void Connection::Serve() {
-  if (!closed_ && !busy_ && !closing_ && !waiting_.empty() && !Behind()) {
+  if (!closed_ && !busy_ && !closing_ && !waiting_.empty() && !unsent_.Behind()) {
     Waiting next = std::move(waiting_.front());
     waiting_.pop_front();
     waiting_bytes_ -= static_cast<int64_t>(next.request.body.size());
@@ -285,7 +278,7 @@ void Connection::Serve() {
 }
 
 void Connection::OnQueued(std::string bytes, Part part) {
-  if (closed_) return;
+  if (closed_) return unsent_.Remove(static_cast<int64_t>(bytes.size()));
   if (part.status != 0 && options_.on_response) options_.on_response(part.status);
   if (outgoing_.empty()) {
     outgoing_ = std::move(bytes);
@@ -312,7 +305,6 @@ void Connection::Flush() {
   if (closed_ || writing_) return;
   if (outgoing_.empty()) return OnFlushed();
   sending_ = std::exchange(outgoing_, {});
-  sent_ = 0;
   writing_ = true;
   WriteSome();
 }
@@ -324,12 +316,13 @@ void Connection::WriteSome() {
 }
 
 void Connection::OnWritten(ErrorCode error, size_t size) {
-  if (closed_) return;
-  if (error) return Close();
+  if (error) Close();
+  if (closed_) return std::string().swap(sending_);  // who makes the response may hold this object for long
   sent_ += size;
-  unsent_bytes_ -= static_cast<int64_t>(size);
+  unsent_.Remove(static_cast<int64_t>(size));
   if (sent_ < sending_.size()) return WriteSome();
   writing_ = false;
+  sent_ = 0;
   std::string().swap(sending_);  // assigned, it would keep the memory of a large response while the client is idle
   ArmWriteTimer(absl::InfiniteDuration());
   Flush();
@@ -437,6 +430,8 @@ void Connection::Close() {
   waiting_.clear();
   begun_.Reset();
   answering_.Reset();
+  unsent_.Remove(static_cast<int64_t>(outgoing_.size() + sending_.size() - sent_));
+  std::string().swap(outgoing_);
   held_.clear();
   if (std::shared_ptr<Response> response = current_.lock()) {
     try {

@@ -2,7 +2,8 @@
 // One client's connection: reads requests as they come, has them handled one after another, writes the responses in
 // order.
 //
-//   auto connection = std::make_shared<Connection>(context, std::move(socket), options, router, bodies, on_closed);
+//   auto connection =
+//       std::make_shared<Connection>(context, std::move(socket), options, router, bodies, unsent, on_closed);
 //   connection->Start();
 #pragma once
 
@@ -28,6 +29,7 @@
 #include "common/http/http_server.h"
 #include "common/http/response.h"
 #include "common/http/router.h"
+#include "common/http/unsent_bytes.h"
 
 namespace swiftcache::http {
 
@@ -42,7 +44,8 @@ class Connection final : public ResponseOutlet, public std::enable_shared_from_t
   using Clock = std::chrono::steady_clock;
   /// `options`, `router`, `bodies` must live until `on_closed` was called, which happens once.
   Connection(std::shared_ptr<boost::asio::io_context> context, Socket socket, const HttpServer::Options& options,
-             const Router& router, ByteBudget& bodies, std::function<void(Connection*)> on_closed);
+             const Router& router, ByteBudget& bodies, std::shared_ptr<ByteBudget> unsent,
+             std::function<void(Connection*)> on_closed);
 
   void Start();
   /// In place of Start: answers one request if it is a built-in one (Router::IsBuiltIn); every other, and a client
@@ -57,7 +60,7 @@ class Connection final : public ResponseOutlet, public std::enable_shared_from_t
   Clock::time_point idle_since() const { return idle_since_; }
 
   bool Queue(std::string bytes, Part part) override ABSL_LOCKS_EXCLUDED(mutex_);
-  bool HasRoom(int64_t bytes) override;
+  bool HasRoom(int64_t bytes) override { return unsent_.HasRoom(bytes); }
   void Cut() override;
   void CutSlowReader() override;
 
@@ -74,7 +77,6 @@ class Connection final : public ResponseOutlet, public std::enable_shared_from_t
   };
   enum class ReadPhase { kNone, kIdle, kHeader, kBody };
 
-  bool Behind() const { return unsent_bytes_ > max_unsent_bytes_; }
   bool Post(std::function<void()> task) ABSL_LOCKS_EXCLUDED(mutex_);
   // Reading.
   void ReadMore();
@@ -111,8 +113,6 @@ class Connection final : public ResponseOutlet, public std::enable_shared_from_t
 
   const std::shared_ptr<boost::asio::io_context> context_;  // the socket's; also of responses that outlive the server
   const HttpServer::Options& options_;
-  const int64_t max_unsent_bytes_;  // copies: responses read them even after the server has gone
-  const std::chrono::nanoseconds burst_time_;
   const Router& router_;
   ByteBudget& bodies_;
   const std::function<void(Connection*)> on_closed_;
@@ -123,8 +123,7 @@ class Connection final : public ResponseOutlet, public std::enable_shared_from_t
 
   mutable absl::Mutex mutex_;
   bool open_ ABSL_GUARDED_BY(mutex_) = true;  // after it is false nothing is posted any more
-  std::atomic<int64_t> unsent_bytes_{0};
-  std::atomic<Clock::time_point> burst_end_{};  // from the last write that found no more unsent than may be for long
+  UnsentBytes unsent_;  // has all that it needs itself: responses use it even after the server has gone
 
   std::array<char, 16 << 10> block_;  // the outstanding read's own: parsing moves what `buffer_` holds
   boost::beast::flat_buffer buffer_;

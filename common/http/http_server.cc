@@ -112,7 +112,8 @@ class ServerImpl final : public HttpServer {
   ServerImpl(Options options, std::vector<HttpRoute> routes)
       : options_(std::move(options)),
         router_(options_, std::move(routes)),
-        bodies_(std::max(options_.max_held_body_bytes, options_.max_body_bytes)) {}
+        bodies_(std::max(options_.max_held_body_bytes, options_.max_body_bytes)),
+        unsent_(std::make_shared<ByteBudget>(options_.max_all_unsent_bytes)) {}
   ~ServerImpl() override { Stop(absl::InfinitePast()); }
 
   absl::Status Start();
@@ -136,6 +137,7 @@ class ServerImpl final : public HttpServer {
   const Options options_;
   const http::Router router_;
   ByteBudget bodies_;
+  const std::shared_ptr<ByteBudget> unsent_;  // shared: see UnsentBytes
   // Shared: a response may outlive the server, and its socket needs the context until then.
   const std::shared_ptr<net::io_context> context_ = std::make_shared<net::io_context>();
   net::executor_work_guard<net::io_context::executor_type> work_{context_->get_executor()};
@@ -195,7 +197,7 @@ void ServerImpl::OnAccept(ErrorCode error, tcp::socket socket) {
 // Beyond max_connections the one that has been idle longest makes room. Where none is idle a client gets a 503, but for who
 // asks how the server is, and beyond kMaxRefused such clients its connection is just closed.
 void ServerImpl::Welcome(tcp::socket socket) {
-  auto connection = std::make_shared<http::Connection>(context_, std::move(socket), options_, router_, bodies_,
+  auto connection = std::make_shared<http::Connection>(context_, std::move(socket), options_, router_, bodies_, unsent_,
                                                        [this](http::Connection* closed) { Forget(closed); });
   std::shared_ptr<http::Connection> leaves;
   bool full, spare, just_closes;

@@ -40,7 +40,8 @@ using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 /// Sends the response to one request: Send once, or StartStream, Write*, Finish.
 /// Thread-safety: safe; calls return at once, bytes leave in order. Ownership: shared by handler and connection, since
 /// either may end first; one that is destroyed unused sends a 500. Errors: after the client has gone, or was
-/// disconnected because it does not read (Options::max_unsent_bytes), every call is a no-op and Write returns false.
+/// disconnected because it does not read (Options::max_unsent_bytes, max_all_unsent_bytes), every call is a no-op and
+/// Write returns false.
 class HttpResponder {
  public:
   virtual ~HttpResponder() = default;
@@ -72,7 +73,8 @@ struct HttpRoute {
 /// connections more, each for one request and for seconds: who asks how a server is that has no room is told. All are
 /// JSON errors. A slow sender gets 408 and is disconnected. A client that closes the connection, or only its sending
 /// half, before its response is complete counts as gone: OnDisconnect runs. So does one whose host answers nothing for
-/// half a minute.
+/// half a minute. Once all clients together leave max_all_unsent_bytes of their responses unread, whoever leaves more
+/// than 64 KiB has its stream cut, and its next request waits until it has read. Everyone else is served as before.
 class HttpServer {
  public:
   /// The callbacks are called by the server's threads and must not block.
@@ -88,6 +90,7 @@ class HttpServer {
     std::function<void()> on_slow_reader_cut = {};      // a client was disconnected because it does not read
     int64_t max_unsent_bytes = 4 << 20;                 // of a stream; a client that leaves more unread is cut: at once
     absl::Duration burst_time = absl::Seconds(1);       // where it is 16 times as much, otherwise after this time
+    int64_t max_all_unsent_bytes = 256 << 20;           // of all clients; beyond it each has 64 KiB; see above
     absl::Duration header_timeout = absl::Seconds(10);  // from a request's first byte to the end of its headers
     absl::Duration idle_timeout = absl::Seconds(120);   // from a response's last byte to the next request
     absl::Duration stall_timeout = absl::Seconds(30);   // of a body or a response that makes no progress
