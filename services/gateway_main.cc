@@ -125,7 +125,9 @@ absl::Status Serve(const GatewayFlags& flags, services::ShutdownSignals& signals
   prometheus::Counter& slow_readers =
       metrics.Counter("swiftcache_gateway_slow_readers_cut_total",
                       "gRPC clients whose request was ended as they left too much of the answer unread.");
-  gateway::rpc::GenerateDoor door(*relay, {.on_slow_reader_cut = [&slow_readers] { slow_readers.Increment(); }}, clock);
+  gateway::rpc::GenerateDoor::Options grpc_options;
+  grpc_options.stream.on_slow_reader_cut = [&slow_readers] { slow_readers.Increment(); };
+  gateway::rpc::GenerateDoor door(*relay, grpc_options, clock);
   gateway::openai::Door::Options openai_options{.id_prefix = instance + "-http"};
   openai_options.limits.request = flags.limits;
   const int64_t max_held_answer_bytes = openai_options.max_held_answer_bytes;

@@ -5,6 +5,8 @@
 #include <boost/asio/thread_pool.hpp>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
 namespace swiftcache {
 
 struct SideThreads::Pool : boost::asio::thread_pool {
@@ -12,19 +14,22 @@ struct SideThreads::Pool : boost::asio::thread_pool {
 };
 
 SideThreads::SideThreads(const Options& options)
-    : options_(options), pool_(std::make_unique<Pool>(static_cast<size_t>(options.threads))) {}
+    : waiting_(options.max_waiting_bytes), pool_(std::make_unique<Pool>(static_cast<size_t>(options.threads))) {}
 
 SideThreads::~SideThreads() { pool_->join(); }
 
-void SideThreads::Run(std::function<void()> work) {
-  if (waiting_.fetch_add(1) >= options_.max_waiting) {
-    --waiting_;
-    return work();
+absl::Status SideThreads::Run(size_t bytes, std::function<void()> work) {
+  const auto held = static_cast<int64_t>(bytes);
+  if (!waiting_.Take(held)) {
+    return absl::ResourceExhaustedError(absl::StrCat("the request takes ", bytes, " bytes, and those that wait for a ",
+                                                     "thread already take most of the ", waiting_.limit_bytes(),
+                                                     " bytes that they may: try again later, or send less"));
   }
-  boost::asio::post(*pool_, [this, work = std::move(work)]() mutable {
+  boost::asio::post(*pool_, [this, held, work = std::move(work)]() mutable {
     std::exchange(work, nullptr)();  // what it holds is gone before it counts as done
-    --waiting_;
+    waiting_.Give(held);
   });
+  return absl::OkStatus();
 }
 
 }  // namespace swiftcache

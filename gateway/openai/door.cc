@@ -49,7 +49,8 @@ Door::Door(Options options, relay::Relay& relay, const Clock& clock)
       relay_(relay),
       clock_(clock),
       started_s_(absl::ToUnixSeconds(options_.wall_time())),
-      answers_budget_(std::make_shared<ByteBudget>(options_.max_held_answer_bytes)) {}
+      answers_budget_(std::make_shared<ByteBudget>(options_.max_held_answer_bytes)),
+      side_threads_(options_.side_threads) {}
 
 std::vector<HttpRoute> Door::Routes() {
   auto generate = [this](Endpoint endpoint) {
@@ -83,30 +84,39 @@ void Door::GetModel(const HttpRequest& http, HttpResponder& responder) {
 void Door::Receive(Endpoint endpoint, HttpRequest http, std::shared_ptr<HttpResponder> responder) {
   const absl::Time arrived = clock_.Now();
   if (!SideThreads::IsLong(http.body.size())) return Generate(endpoint, http, std::move(responder), arrived);
-  side_threads_.Run([this, endpoint, arrived, http = std::move(http), responder = std::move(responder)]() mutable {
+  const auto request = std::make_shared<const HttpRequest>(std::move(http));  // shared: it is needed if it is refused
+  const absl::Status status = side_threads_.Run(request->body.size(), [this, endpoint, arrived, request, responder] {
     try {
-      Generate(endpoint, http, std::move(responder), arrived);
+      Generate(endpoint, *request, responder, arrived);
     } catch (const std::exception& error) {  // what becomes of a responder that is dropped is a 500
       LOG(ERROR) << "a long request threw: " << error.what();
     }
   });
+  if (!status.ok()) Refuse(*request, RequestIdOf(*request), *responder, status);
+}
+
+std::string Door::RequestIdOf(const HttpRequest& http) {
+  const std::string_view named = http.Header("x-request-id");
+  const std::string_view first = named.substr(0, named.find(','));  // of several, which proxies add
+  return first.empty() ? absl::StrCat(options_.id_prefix, "-", next_id_.fetch_add(1)) : std::string(first);
+}
+
+void Door::Refuse(const HttpRequest& http, const std::string& request_id, HttpResponder& responder,
+                  const absl::Status& why) {
+  relay::GenerateRequest refused;
+  refused.request_id = request_id;
+  refused.traceparent = ParseTraceparent(http.Header("traceparent"));
+  refused.door = kDoor;
+  refused.client = http.client;
+  relay_.Refused(std::move(refused), why);
+  SendError(responder, why, {{"X-Request-Id", request_id}});
 }
 
 void Door::Generate(Endpoint endpoint, const HttpRequest& http, std::shared_ptr<HttpResponder> responder,
                     absl::Time arrived) {
-  const std::string_view named = http.Header("x-request-id");
-  std::string request_id(named.substr(0, named.find(',')));  // the first of several, which proxies add
-  if (request_id.empty()) request_id = absl::StrCat(options_.id_prefix, "-", next_id_.fetch_add(1));
+  const std::string request_id = RequestIdOf(http);
   absl::StatusOr<ParsedRequest> parsed = Parse(endpoint, http, request_id, arrived);
-  if (!parsed.ok()) {
-    relay::GenerateRequest refused;
-    refused.request_id = request_id;
-    refused.traceparent = ParseTraceparent(http.Header("traceparent"));
-    refused.door = kDoor;
-    refused.client = http.client;
-    relay_.Refused(std::move(refused), parsed.status());
-    return SendError(*responder, parsed.status(), {{"X-Request-Id", request_id}});
-  }
+  if (!parsed.ok()) return Refuse(http, request_id, *responder, parsed.status());
   std::make_shared<CompletionHandler>(parsed->answer, request_id, absl::ToUnixSeconds(options_.wall_time()),
                                       std::move(responder), answers_budget_)
       ->Run(relay_, std::move(parsed->prompts));

@@ -35,6 +35,7 @@ class Door {
     HttpRequestLimits limits = {};
     std::function<absl::Time()> wall_time = WallTimeNow;  // for `created`; not null
     int64_t max_held_answer_bytes = int64_t{512} << 20;   // echoes, and answers that are not streamed; beyond it 429
+    SideThreads::Options side_threads = {};               // for long bodies; where too much waits for them 429
   };
   /// Errors: INVALID_ARGUMENT (empty prefix).
   static absl::StatusOr<std::unique_ptr<Door>> Create(Options options, relay::Relay& relay, const Clock& clock);
@@ -47,6 +48,9 @@ class Door {
   void ListModels(HttpResponder& responder);
   void GetModel(const HttpRequest& http, HttpResponder& responder);
   void Receive(Endpoint endpoint, HttpRequest http, std::shared_ptr<HttpResponder> responder);
+  std::string RequestIdOf(const HttpRequest& http);
+  void Refuse(const HttpRequest& http, const std::string& request_id, HttpResponder& responder,
+              const absl::Status& why);
   void Generate(Endpoint endpoint, const HttpRequest& http, std::shared_ptr<HttpResponder> responder,
                 absl::Time arrived);
   absl::StatusOr<ParsedRequest> Parse(Endpoint endpoint, const HttpRequest& http, const std::string& request_id,
@@ -58,7 +62,7 @@ class Door {
   const int64_t started_s_;
   std::atomic<int64_t> next_id_{1};
   const std::shared_ptr<ByteBudget> answers_budget_;  // of handlers, too, which calls may keep longer than it lives
-  SideThreads side_threads_{{}};                      // last: its work uses the rest
+  SideThreads side_threads_;                          // last: its work uses the rest
 };
 
 }  // namespace swiftcache::gateway::openai

@@ -86,7 +86,6 @@ int64_t ContentBytes(const Chat& chat) {
   return bytes;
 }
 
-// Refuses, without rendering or tokenising it, a text that is too long for any tokenisation.
 absl::Status CheckBytes(const fleet::ModelText& text, int64_t bytes, int64_t max_model_len_tokens) {
   if (text.max_token_bytes() == 0) return absl::OkStatus();
   const int64_t at_least = bytes / text.max_token_bytes();
@@ -107,6 +106,14 @@ absl::StatusOr<std::vector<int32_t>> ChatIds(const fleet::ModelText& text, const
 absl::Status CheckLength(int64_t prompt_tokens, int64_t max_model_len_tokens) {
   return prompt_tokens < max_model_len_tokens ? absl::OkStatus()
                                               : TooLong(absl::StrCat(prompt_tokens), max_model_len_tokens);
+}
+
+absl::Status CheckBytes(const fleet::ModelText& text, const std::variant<std::string, Chat>& input,
+                        int64_t max_model_len_tokens) {
+  const auto* chat = std::get_if<Chat>(&input);
+  const int64_t bytes =
+      chat != nullptr ? ContentBytes(*chat) : static_cast<int64_t>(std::get<std::string>(input).size());
+  return CheckBytes(text, bytes, max_model_len_tokens);
 }
 
 absl::StatusOr<std::vector<int32_t>> PromptIds(const fleet::ModelText& text, Input input,

@@ -21,6 +21,10 @@ inline constexpr char kPromptIds[] = "token_ids";
 /// OUT_OF_RANGE: no room for one new token in `max_model_len_tokens`.
 absl::Status CheckLength(int64_t prompt_tokens, int64_t max_model_len_tokens);
 
+/// The same without rendering or tokenising it, of what is too long for any tokenisation.
+absl::Status CheckBytes(const fleet::ModelText& text, const std::variant<std::string, Chat>& input,
+                        int64_t max_model_len_tokens);
+
 /// Ids of a prompt. REQUIRES: the input passed CheckRequest. `of_text`: of a prompt that is a text, no chat.
 /// Errors: INVALID_ARGUMENT (id outside the vocabulary; what the chat template says; the model has no usable chat
 /// template), as CheckLength.

@@ -109,6 +109,8 @@ class Relay {
   virtual absl::Status CheckSizes(const std::string& model, const RequestSizes& sizes) = 0;
   /// For a door that refuses a request itself: it is counted and logged like those that Generate refuses.
   virtual void Refused(GenerateRequest request, const absl::Status& why) = 0;
+  /// The ids that Generate would use; more than the model takes, too, unless the text is too long for it however it is
+  /// tokenised: OUT_OF_RANGE. Other errors as Generate's.
   virtual absl::StatusOr<std::vector<int32_t>> Tokenize(const std::string& model,
                                                         const std::variant<std::string, Chat>& input,
                                                         bool parse_special) = 0;

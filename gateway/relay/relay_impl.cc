@@ -131,11 +131,13 @@ absl::StatusOr<std::vector<int32_t>> RelayImpl::Tokenize(const std::string& mode
   const fleet::ModelText& text = **model.text;
   if (const auto* chat = std::get_if<Chat>(&input)) {
     RETURN_IF_ERROR(CheckChat(*chat, options_.limits));
+    RETURN_IF_ERROR(CheckBytes(text, input, model.max_model_len_tokens()));
     return ChatIds(text, *chat);
   }
   const auto& prompt = std::get<std::string>(input);
   if (prompt.empty()) return std::vector<int32_t>{};
   RETURN_IF_ERROR(CheckPrompt(prompt, options_.limits));
+  RETURN_IF_ERROR(CheckBytes(text, input, model.max_model_len_tokens()));
   return text.tokenizer().Encode(prompt, {.add_special = true, .parse_special = parse_special});
 }
 

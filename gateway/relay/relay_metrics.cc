@@ -31,6 +31,8 @@ const char* Name(Refusal why) {
       return "draining";
     case Refusal::kCancelled:
       return "cancelled";
+    case Refusal::kNoRoom:
+      return "no_room";
   }
   return "invalid";
 }
@@ -67,7 +69,7 @@ void BeginCounters(Metrics& metrics, const std::string& model_name) {
     EndedCounter(metrics, model_name, code);
   }
   for (const Refusal why : {Refusal::kInvalid, Refusal::kUnknownModel, Refusal::kTooLong, Refusal::kNoEngine,
-                            Refusal::kDeadline, Refusal::kDraining, Refusal::kCancelled}) {
+                            Refusal::kDeadline, Refusal::kDraining, Refusal::kCancelled, Refusal::kNoRoom}) {
     RefusedCounter(metrics, model_name, why);
   }
 }
@@ -86,6 +88,8 @@ Refusal RefusalOf(const absl::Status& status) {
       return Refusal::kDeadline;
     case absl::StatusCode::kCancelled:
       return Refusal::kCancelled;
+    case absl::StatusCode::kResourceExhausted:
+      return Refusal::kNoRoom;
     default:
       return Refusal::kInvalid;
   }

@@ -19,7 +19,7 @@
 namespace swiftcache::gateway::relay {
 
 /// Why no engine saw a request.
-enum class Refusal { kInvalid, kUnknownModel, kTooLong, kNoEngine, kDeadline, kDraining, kCancelled };
+enum class Refusal { kInvalid, kUnknownModel, kTooLong, kNoEngine, kDeadline, kDraining, kCancelled, kNoRoom };
 
 /// By the status that the client gets; kDraining has none of its own. REQUIRES: !status.ok().
 Refusal RefusalOf(const absl::Status& status);

@@ -66,31 +66,46 @@ absl::StatusOr<std::vector<int32_t>> Tokens(relay::Relay& relay, const v1::Token
 
 }  // namespace
 
-GenerateDoor::GenerateDoor(relay::Relay& relay, const GenerateStream::Options& options, const Clock& clock)
-    : relay_(relay), options_(options), clock_(clock) {
+GenerateDoor::GenerateDoor(relay::Relay& relay, const Options& options, const Clock& clock)
+    : relay_(relay), options_(options), clock_(clock), side_threads_(options.side_threads) {
   Count("Generate", &GenerateDoor::Generate);
   Count("ListModels", &GenerateDoor::ListModels);
   Count("Tokenize", &GenerateDoor::Tokenize);
   Count("Detokenize", &GenerateDoor::Detokenize);
 }
 
+// A long request on a side thread, a short one here and now. RESOURCE_EXHAUSTED: `work` is not done.
+absl::Status GenerateDoor::RunInTime(const google::protobuf::Message& request, std::function<void()> work) {
+  if (SideThreads::IsLong(request.ByteSizeLong())) return side_threads_.Run(request.SpaceUsedLong(), std::move(work));
+  work();
+  return absl::OkStatus();
+}
+
+void GenerateDoor::Refuse(const grpc::CallbackServerContext& context, const v1::GenerateRequest& request,
+                          const absl::Status& why) {
+  relay::GenerateRequest refused;
+  refused.request_id = request.request_id();
+  refused.model = request.model();
+  Complete(refused, context);
+  relay_.Refused(std::move(refused), why);
+}
+
 grpc::ServerWriteReactor<v1::GenerateResponse>* GenerateDoor::Generate(grpc::CallbackServerContext* context,
                                                                        const v1::GenerateRequest* request) {
+  const std::shared_ptr<GenerateStream> stream = GenerateStream::Create(options_.stream);
   absl::StatusOr<relay::GenerateRequest> plain = ToPlain(relay_, *request);
+  absl::Status status = plain.status();
   if (plain.ok()) {
     Complete(*plain, *context);
     plain->deadline = DeadlineOf(*context);
     plain->arrived = clock_.Now();
-  } else {
-    relay::GenerateRequest refused;
-    refused.request_id = request->request_id();
-    refused.model = request->model();
-    Complete(refused, *context);
-    relay_.Refused(std::move(refused), plain.status());
+    auto begin = [this, stream, plain = *std::move(plain)]() mutable { stream->Begin(relay_, std::move(plain)); };
+    status = RunInTime(*request, std::move(begin));
   }
-  const std::shared_ptr<GenerateStream> stream = GenerateStream::Create(options_);
-  auto begin = [this, stream, plain = std::move(plain)]() mutable { stream->Begin(relay_, std::move(plain)); };
-  SideThreads::IsLong(request->ByteSizeLong()) ? side_threads_.Run(std::move(begin)) : begin();
+  if (!status.ok()) {
+    Refuse(*context, *request, status);
+    stream->Begin(relay_, status);
+  }
   return stream.get();
 }
 
@@ -106,29 +121,30 @@ grpc::ServerUnaryReactor* GenerateDoor::ListModels(grpc::CallbackServerContext* 
   return Done(context, absl::OkStatus());
 }
 
-void GenerateDoor::Answer(const v1::TokenizeRequest& request, v1::TokenizeResponse& response,
-                          grpc::ServerUnaryReactor& reactor) {
-  absl::StatusOr<std::vector<int32_t>> ids = Tokens(relay_, request);
-  if (ids.ok()) response.mutable_token_ids()->Assign(ids->begin(), ids->end());
-  reactor.Finish(ToGrpc(ids.status()));
+absl::Status GenerateDoor::Answer(const v1::TokenizeRequest& request, v1::TokenizeResponse& response) {
+  ASSIGN_OR_RETURN(const std::vector<int32_t> ids, Tokens(relay_, request));
+  response.mutable_token_ids()->Assign(ids.begin(), ids.end());
+  return absl::OkStatus();
 }
 
-void GenerateDoor::Answer(const v1::DetokenizeRequest& request, v1::DetokenizeResponse& response,
-                          grpc::ServerUnaryReactor& reactor) {
+absl::Status GenerateDoor::Answer(const v1::DetokenizeRequest& request, v1::DetokenizeResponse& response) {
   const auto& ids = request.token_ids();
-  absl::StatusOr<std::string> text = relay_.Detokenize(request.model(), {ids.data(), static_cast<size_t>(ids.size())});
-  const absl::Status status = text.status();
-  if (status.ok()) response.set_text(*std::move(text));
-  reactor.Finish(ToGrpc(status));
+  ASSIGN_OR_RETURN(*response.mutable_text(),
+                   relay_.Detokenize(request.model(), {ids.data(), static_cast<size_t>(ids.size())}));
+  return absl::OkStatus();
 }
 
-// Request, response and reactor live until the reactor's Finish.
+// Context, request, response and reactor live until the reactor's Finish. What nobody waits for any more is not computed.
 template <typename Request, typename Response>
 grpc::ServerUnaryReactor* GenerateDoor::AnswerInTime(grpc::CallbackServerContext& context, const Request& request,
                                                      Response& response) {
   grpc::ServerUnaryReactor* reactor = context.DefaultReactor();
-  const auto answer = [this, &request, &response, reactor] { Answer(request, response, *reactor); };
-  SideThreads::IsLong(request.ByteSizeLong()) ? side_threads_.Run(answer) : answer();
+  const auto answer = [this, &context, &request, &response, reactor] {
+    reactor->Finish(ToGrpc(context.IsCancelled() ? relay::ClientGone() : Answer(request, response)));
+  };
+  if (const absl::Status status = RunInTime(request, answer); !status.ok()) {
+    reactor->Finish(ToGrpc(WithRetryInfo(status)));
+  }
   return reactor;
 }
 

@@ -5,6 +5,11 @@
 //   ASSIGN_OR_RETURN(auto server, RpcServer::Create({.listen = "127.0.0.1:50051"}, {&door}));
 #pragma once
 
+#include <google/protobuf/message.h>
+
+#include <functional>
+
+#include "absl/status/status.h"
 #include "common/base/clock.h"
 #include "common/rpc/counted_service.h"
 #include "common/sync/side_threads.h"
@@ -18,7 +23,11 @@ namespace swiftcache::gateway::rpc {
 /// outlive the server. Errors: as generate.proto says, per call.
 class GenerateDoor final : public CountedService<v1::GenerateService> {
  public:
-  GenerateDoor(relay::Relay& relay, const GenerateStream::Options& options, const Clock& clock);
+  struct Options {
+    GenerateStream::Options stream = {};
+    SideThreads::Options side_threads = {};  // for long messages; RESOURCE_EXHAUSTED where too much waits for them
+  };
+  GenerateDoor(relay::Relay& relay, const Options& options, const Clock& clock);
 
   grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(grpc::CallbackServerContext* context,
                                                            const v1::GenerateRequest* request) override;
@@ -30,17 +39,18 @@ class GenerateDoor final : public CountedService<v1::GenerateService> {
                                        v1::DetokenizeResponse* response) override;
 
  private:
-  void Answer(const v1::TokenizeRequest& request, v1::TokenizeResponse& response, grpc::ServerUnaryReactor& reactor);
-  void Answer(const v1::DetokenizeRequest& request, v1::DetokenizeResponse& response,
-              grpc::ServerUnaryReactor& reactor);
+  void Refuse(const grpc::CallbackServerContext& context, const v1::GenerateRequest& request, const absl::Status& why);
+  absl::Status Answer(const v1::TokenizeRequest& request, v1::TokenizeResponse& response);
+  absl::Status Answer(const v1::DetokenizeRequest& request, v1::DetokenizeResponse& response);
+  absl::Status RunInTime(const google::protobuf::Message& request, std::function<void()> work);
   template <typename Request, typename Response>
   grpc::ServerUnaryReactor* AnswerInTime(grpc::CallbackServerContext& context, const Request& request,
                                          Response& response);
 
   relay::Relay& relay_;
-  const GenerateStream::Options options_;
+  const Options options_;
   const Clock& clock_;
-  SideThreads side_threads_{{}};  // last: its work uses the rest
+  SideThreads side_threads_;  // last: its work uses the rest
 };
 
 }  // namespace swiftcache::gateway::rpc

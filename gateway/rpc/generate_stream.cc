@@ -12,16 +12,15 @@ namespace {
 
 constexpr absl::Duration kRetryDelay = absl::Seconds(1);
 
-// RESOURCE_EXHAUSTED always says when to retry.
-absl::Status WithRetryInfo(absl::Status status) {
-  if (!absl::IsResourceExhausted(status) || RetryDelayOf(status).has_value()) return status;
-  return WithRetryDelay(std::move(status), kRetryDelay);
-}
-
 // A message of one token takes some 200 bytes, and 10 on the wire.
 int64_t MemoryOf(const v1::GenerateResponse& response) { return static_cast<int64_t>(response.SpaceUsedLong()); }
 
 }  // namespace
+
+absl::Status WithRetryInfo(absl::Status status) {
+  if (!absl::IsResourceExhausted(status) || RetryDelayOf(status).has_value()) return status;
+  return WithRetryDelay(std::move(status), kRetryDelay);
+}
 
 std::shared_ptr<GenerateStream> GenerateStream::Create(const Options& options) {
   auto stream = std::make_shared<GenerateStream>(options);

@@ -19,6 +19,9 @@
 
 namespace swiftcache::gateway::rpc {
 
+/// RESOURCE_EXHAUSTED always says when to retry; other codes stay as they are.
+absl::Status WithRetryInfo(absl::Status status);
+
 /// Thread-safety: safe. Ownership: owns itself until gRPC's OnDone; the relay shares it until its OnDone.
 /// Errors: a client that leaves more than max_unread_bytes unread has its request cancelled and gets
 /// RESOURCE_EXHAUSTED.

@@ -41,7 +41,9 @@ inline json CompletionBody(json more = json::object()) {
 class DoorFixture : public ::testing::Test {
  protected:
   void SetUp() override {
-    auto door = Door::Create({.id_prefix = "gw", .wall_time = [this] { return wall_.Now(); }}, relay_, clock_);
+    Door::Options door_options{.id_prefix = "gw", .wall_time = [this] { return wall_.Now(); }};
+    door_options.side_threads = side_threads_;
+    auto door = Door::Create(std::move(door_options), relay_, clock_);
     ASSERT_TRUE(door.ok()) << door.status();
     door_ = std::move(door).value();
     HttpServer::Options options{.listen = "127.0.0.1:0", .max_body_bytes = 16 << 20, .threads = 2};
@@ -93,6 +95,7 @@ class DoorFixture : public ::testing::Test {
 
   FakeRelay relay_;
   FakeClock clock_, wall_;
+  SideThreads::Options side_threads_;  // set before SetUp
   std::unique_ptr<Door> door_;
   std::unique_ptr<HttpServer> server_;
   std::unique_ptr<RawHttpClient> client_;

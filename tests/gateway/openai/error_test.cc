@@ -47,6 +47,28 @@ TEST_F(ErrorTest, StatusesOfTheRelayBecomeThoseOfHttp) {
   }
 }
 
+class FullDoorTest : public ErrorTest {
+ protected:
+  FullDoorTest() { side_threads_.max_waiting_bytes = 1 << 20; }
+};
+
+TEST_F(FullDoorTest, WhereTooMuchWaitsForAThreadALongRequestGetsA429AndAShortOneIsServed) {
+  const std::string headers = "X-Request-Id: r1, r2\r\n";
+  const auto response = Post(kCompletionsPath, CompletionBody({{"prompt", std::string(1 << 20, 'x')}}), headers);
+  EXPECT_EQ(response.status, 429);
+  EXPECT_EQ(Error(response)["code"], "rate_limit_exceeded");
+  EXPECT_THAT(std::string(Error(response)["message"]), HasSubstr("1048576"));
+  EXPECT_EQ(response.headers.count("retry-after"), 1u);
+  EXPECT_EQ(response.headers.at("x-request-id"), "r1");
+  const auto refused = relay_.refused();
+  ASSERT_EQ(refused.size(), 1u);
+  EXPECT_EQ(refused[0].first.request_id, "r1");
+  EXPECT_EQ(refused[0].second.code(), absl::StatusCode::kResourceExhausted);
+  relay_.on_generate = [](std::shared_ptr<FakeCall> call) { call->Say({"x"}); };
+  EXPECT_EQ(Post(kCompletionsPath, CompletionBody()).status, 200);
+  EXPECT_EQ(Post(kCompletionsPath, CompletionBody({{"prompt", std::string(1 << 19, 'x')}})).status, 200);
+}
+
 TEST_F(ErrorTest, WhatTheDoorRefusesTheRelayHearsOf) {
   constexpr char kTrace[] = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
   const std::string headers = absl::StrCat("X-Request-Id: r1\r\ntraceparent: ", kTrace, "\r\n");

@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 
+#include <string>
+#include <variant>
 #include <vector>
 
 #include "tests/gateway/relay/relay_fixture.h"
@@ -11,8 +13,22 @@ namespace swiftcache::gateway {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 class PromptTest : public RelayFixture {};
+
+// The longest token has 12 bytes, the model takes 100 tokens.
+TEST_F(PromptTest, WhatIsTooLongForAnyTokenisationIsNotTokenisedToCountItEither) {
+  Serve({"a"});
+  EXPECT_EQ(relay_->Tokenize("m", std::string(1199, 'x'), false)->size(), 1199u) << "more than the model takes";
+  const relay::Chat chat{.messages = {{"user", std::string(1200, 'x')}}};
+  for (const auto& input :
+       {std::variant<std::string, relay::Chat>(std::string(1200, 'x')), std::variant<std::string, relay::Chat>(chat)}) {
+    const absl::Status status = relay_->Tokenize("m", input, false).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kOutOfRange);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("prompt has at least 100 tokens, wants at most 99"));
+  }
+}
 
 // As a client renders it by a chat template, so that it begins with the model's token already.
 TEST_F(PromptTest, ATextThatBeginsWithTheBeginTokenGetsNoSecondOneOnRequest) {

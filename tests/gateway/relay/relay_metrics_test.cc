@@ -51,6 +51,7 @@ TEST_F(RelayMetricsTest, RequestsThatNoEngineSawAreCountedByReason) {
   late.deadline = clock_.Now() - absl::Seconds(1);
   ASSERT_FALSE(Run(late).ok());
   relay_->Refused(Prompt("x"), absl::InvalidArgumentError("said by a door"));
+  relay_->Refused(Prompt("x"), absl::ResourceExhaustedError("said by a door"));
   fleet::EngineStatus leaving = Ready("a");
   leaving.info.state = fleet::EngineState::kDraining;
   fleet_->OnUpdate(leaving);
@@ -64,6 +65,7 @@ TEST_F(RelayMetricsTest, RequestsThatNoEngineSawAreCountedByReason) {
   EXPECT_THAT(scraped, HasSubstr(Refusals("m", "deadline", 1)));
   EXPECT_THAT(scraped, HasSubstr(Refusals("m", "no_engine", 1)));
   EXPECT_THAT(scraped, HasSubstr(Refusals("m", "draining", 1)));
+  EXPECT_THAT(scraped, HasSubstr(Refusals("m", "no_room", 1)));
   EXPECT_THAT(scraped, Not(HasSubstr("made-up")));
   EXPECT_THAT(scraped, Not(HasSubstr("swiftcache_gateway_engine_requests_total")));
   EXPECT_THAT(scraped, HasSubstr("swiftcache_gateway_running_requests 0"));
@@ -81,7 +83,8 @@ TEST_F(RelayMetricsTest, WhatHasNotHappenedYetIsZeroForEveryModelAndEngine) {
   relay_->UpdateMetrics();
   const std::string scraped = Scrape();
   for (const char* model : {"", "m"}) {
-    for (const char* reason : {"invalid", "unknown_model", "too_long", "no_engine", "deadline", "draining"}) {
+    for (const char* reason :
+         {"invalid", "unknown_model", "too_long", "no_engine", "deadline", "draining", "no_room"}) {
       EXPECT_THAT(scraped, HasSubstr(Refusals(model, reason, 0)));
     }
     for (const char* code : {"OK", "CANCELLED", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "OUT_OF_RANGE",

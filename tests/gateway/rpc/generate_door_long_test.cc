@@ -27,7 +27,7 @@ using Reader = std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>>;
 
 class GenerateDoorLongTest : public ::testing::Test {
  protected:
-  GenerateDoorLongTest() : door_(relay_, {}, clock_) {
+  explicit GenerateDoorLongTest(const rpc::GenerateDoor::Options& options = {}) : door_(relay_, options, clock_) {
     relay_.check = [this](const relay::GenerateRequest& request) {
       if (std::get<std::string>(request.input).size() < kLongBytes) return absl::OkStatus();
       EXPECT_LT(request.arrived, absl::InfiniteFuture());
@@ -80,6 +80,69 @@ TEST_F(GenerateDoorLongTest, PromptsThatTakeLongToTokeniseHoldUpNoOtherCall) {
   done_.Notify();
   for (const Reader& reader : readers) EXPECT_EQ(End(reader), absl::OutOfRangeError("too long"));
   EXPECT_EQ(tokenising_, 32);
+}
+
+class GenerateDoorOneThreadTest : public GenerateDoorLongTest {
+ protected:
+  GenerateDoorOneThreadTest()
+      : GenerateDoorLongTest({.side_threads = {.threads = 1, .max_waiting_bytes = 4 * kLongBytes}}) {}
+  static v1::DetokenizeRequest LongDetokenize(int ids) {
+    v1::DetokenizeRequest request;
+    request.set_model("m");
+    for (int i = 0; i < ids; ++i) request.add_token_ids(1);
+    return request;
+  }
+};
+
+TEST_F(GenerateDoorOneThreadTest, WhereTooMuchWaitsForAThreadALongCallIsRefusedAndAShortOneIsServed) {
+  const Reader first = Send(kLongBytes);
+  while (tokenising_ < 1) absl::SleepFor(absl::Milliseconds(1));
+  const absl::Status status = End(Send(4 * kLongBytes));
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(RetryDelayOf(status).has_value());
+  ASSERT_EQ(relay_.refused().size(), 1);
+  EXPECT_EQ(relay_.refused()[0].first.model, "m");
+  EXPECT_TRUE(absl::IsResourceExhausted(relay_.refused()[0].second));
+  v1::DetokenizeResponse text;
+  grpc::ClientContext context;
+  const absl::Status detokenize = FromGrpc(stub_->Detokenize(&context, LongDetokenize(kLongBytes), &text));
+  EXPECT_EQ(detokenize.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(RetryDelayOf(detokenize).has_value());
+  EXPECT_EQ(relay_.detokenized, 0);
+  EXPECT_EQ(End(Send(1)), absl::OkStatus());
+  done_.Notify();
+  EXPECT_EQ(End(first), absl::OutOfRangeError("too long"));
+  EXPECT_EQ(tokenising_, 1);
+}
+
+TEST_F(GenerateDoorOneThreadTest, WhatIsCancelledWhileItWaitsIsNotTurnedIntoText) {
+  relay_.on_generate = nullptr;
+  const Reader first = Send(kLongBytes);
+  while (tokenising_ < 1) absl::SleepFor(absl::Milliseconds(1));
+  grpc::ClientContext context, list_context;
+  const v1::DetokenizeRequest request = LongDetokenize(40'000);
+  v1::DetokenizeResponse text;
+  absl::Notification ended;
+  grpc::Status status;
+  stub_->async()->Detokenize(&context, &request, &text, [&](grpc::Status end) {
+    status = std::move(end);
+    ended.Notify();
+  });
+  const Reader behind = Send(1);  // on the same connection: the server hears of it, and of its end, later
+  const auto call = relay_.WaitForCall(0);
+  context.TryCancel();
+  contexts_.back().TryCancel();
+  ended.WaitForNotification();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED);
+  ASSERT_TRUE(call != nullptr && call->WaitCancelled());
+  v1::ListModelsResponse models;
+  EXPECT_TRUE(stub_->ListModels(&list_context, {}, &models).ok());
+  done_.Notify();
+  EXPECT_EQ(End(first), absl::OutOfRangeError("too long"));
+  EXPECT_EQ(End(Send(kLongBytes)), absl::OutOfRangeError("too long")) << "behind it on the one thread";
+  EXPECT_EQ(relay_.detokenized, 0);
+  call->End();
+  EXPECT_TRUE(absl::IsCancelled(End(behind)));
 }
 
 TEST_F(GenerateDoorLongTest, WhatNobodyWaitsForAnyMoreIsNotTokenised) {

@@ -28,7 +28,8 @@ using ::testing::MatchesRegex;
 
 class GenerateDoorTest : public RelayFixture {
  protected:
-  GenerateDoorTest() : door_(*relay_, {.max_unread_bytes = 1 << 20, .on_slow_reader_cut = [this] { ++cut_; }}, clock_) {
+  GenerateDoorTest()
+      : door_(*relay_, {.stream = {.max_unread_bytes = 1 << 20, .on_slow_reader_cut = [this] { ++cut_; }}}, clock_) {
     server_ = *RpcServer::Create({.listen = "127.0.0.1:0"}, {&door_});
     stub_ = v1::GenerateService::NewStub(grpc::CreateChannel(server_->address(), grpc::InsecureChannelCredentials()));
   }
