@@ -17,6 +17,7 @@
 #include "common/rpc/server.h"
 #include "common/rpc/status.h"
 #include "gateway/rpc/convert.h"
+#include "gateway/rpc/held_answer.h"
 
 namespace swiftcache::gateway::rpc {
 namespace {
@@ -67,7 +68,11 @@ absl::StatusOr<std::vector<int32_t>> Tokens(relay::Relay& relay, const v1::Token
 }  // namespace
 
 GenerateDoor::GenerateDoor(relay::Relay& relay, const Options& options, const Clock& clock)
-    : relay_(relay), options_(options), clock_(clock), side_threads_(options.side_threads) {
+    : relay_(relay),
+      options_(options),
+      clock_(clock),
+      answers_budget_(options.max_held_answer_bytes),
+      side_threads_(options.side_threads) {
   Count("Generate", &GenerateDoor::Generate);
   Count("ListModels", &GenerateDoor::ListModels);
   Count("Tokenize", &GenerateDoor::Tokenize);
@@ -134,18 +139,22 @@ absl::Status GenerateDoor::Answer(const v1::DetokenizeRequest& request, v1::Deto
   return absl::OkStatus();
 }
 
-// Context, request, response and reactor live until the reactor's Finish. What nobody waits for any more is not computed.
+// Context, request, response and answer live until the answer's End. What nobody waits for any more is not computed.
 template <typename Request, typename Response>
 grpc::ServerUnaryReactor* GenerateDoor::AnswerInTime(grpc::CallbackServerContext& context, const Request& request,
                                                      Response& response) {
-  grpc::ServerUnaryReactor* reactor = context.DefaultReactor();
-  const auto answer = [this, &context, &request, &response, reactor] {
-    reactor->Finish(ToGrpc(context.IsCancelled() ? relay::ClientGone() : Answer(request, response)));
+  auto* held = new HeldAnswer(context, answers_budget_, options_.stall_timeout);
+  const auto answer = [this, &context, &request, &response, held] {
+    absl::Status status = context.IsCancelled() ? relay::ClientGone() : Answer(request, response);
+    // The message, and its bytes on the wire.
+    if (status.ok()) status = held->Hold(response.SpaceUsedLong() + response.ByteSizeLong());
+    if (!status.ok()) Response().Swap(&response);
+    held->End(status);
   };
-  if (const absl::Status status = RunInTime(request, answer); !status.ok()) {
-    reactor->Finish(ToGrpc(WithRetryInfo(status)));
-  }
-  return reactor;
+  absl::Status status = held->Hold(request.SpaceUsedLong());
+  if (status.ok()) status = RunInTime(request, answer);
+  if (!status.ok()) held->End(status);
+  return held;
 }
 
 grpc::ServerUnaryReactor* GenerateDoor::Tokenize(grpc::CallbackServerContext* context,

@@ -10,6 +10,8 @@
 #include <functional>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/base/byte_budget.h"
 #include "common/base/clock.h"
 #include "common/rpc/counted_service.h"
 #include "common/sync/side_threads.h"
@@ -26,6 +28,9 @@ class GenerateDoor final : public CountedService<v1::GenerateService> {
   struct Options {
     GenerateStream::Options stream = {};
     SideThreads::Options side_threads = {};  // for long messages; RESOURCE_EXHAUSTED where too much waits for them
+    // What Tokenize and Detokenize hold, requests included, until their answers are written; RESOURCE_EXHAUSTED beyond.
+    int64_t max_held_answer_bytes = int64_t{512} << 20;
+    absl::Duration stall_timeout = absl::Seconds(30);  // for clients to read such an answer, as HeldAnswer says
   };
   GenerateDoor(relay::Relay& relay, const Options& options, const Clock& clock);
 
@@ -50,6 +55,7 @@ class GenerateDoor final : public CountedService<v1::GenerateService> {
   relay::Relay& relay_;
   const Options options_;
   const Clock& clock_;
+  ByteBudget answers_budget_;
   SideThreads side_threads_;  // last: its work uses the rest
 };
 

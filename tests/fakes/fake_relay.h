@@ -137,6 +137,7 @@ class FakeRelay final : public gateway::relay::Relay {
   std::vector<gateway::relay::ModelInfo> ListModels() override { return models; }
   absl::StatusOr<std::string> Detokenize(const std::string&, std::span<const int32_t> ids) override {
     ++detokenized;
+    if (detokenize) return detokenize();
     std::string text;
     for (const int32_t id : ids) text += static_cast<char>('a' + id % 26);
     return text;
@@ -165,6 +166,7 @@ class FakeRelay final : public gateway::relay::Relay {
   std::function<absl::Status(const gateway::relay::RequestSizes&)> check_sizes;
   std::function<absl::Status(const gateway::relay::GenerateRequest&)> check;
   std::function<void(std::shared_ptr<FakeCall>)> on_generate;
+  std::function<std::string()> detokenize;  // else a letter for each id
   std::vector<gateway::relay::ModelInfo> models = {{.name = "m", .max_model_len_tokens = 2048, .engines = 1}};
 
  private:

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What clients can make the door take of memory.
 #include <gmock/gmock.h>
+#include <grpcpp/client_context.h>
+#include <grpcpp/create_channel.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/security/credentials.h>
 #include <malloc.h>
 #include <sys/resource.h>
 
@@ -9,6 +13,9 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "common/rpc/channel.h"
 #include "common/rpc/server.h"
 #include "common/rpc/status.h"
 #include "gateway/rpc/generate_door.h"
@@ -34,7 +41,7 @@ int64_t AllocatedBytes() {
 
 class GenerateDoorMemoryTest : public ::testing::Test {
  protected:
-  GenerateDoorMemoryTest() : door_(relay_, {}, clock_) {
+  explicit GenerateDoorMemoryTest(const rpc::GenerateDoor::Options& options = {}) : door_(relay_, options, clock_) {
     server_ = *RpcServer::Create({.listen = "127.0.0.1:0"}, {&door_});
   }
   ~GenerateDoorMemoryTest() override { server_->Stop(absl::InfinitePast()); }
@@ -83,6 +90,100 @@ TEST_F(GenerateDoorMemoryTest, ARequestOfVeryManyPartsIsRefusedBeforeItIsParsed)
   fakes::ExpectEveryMethodRefusesTooManyFields(server_->address(), *file->FindServiceByName("GenerateService"), kBytes);
   EXPECT_LT(MostResidentBytes() - before, 64 << 20);  // both ends hold the 8 MiB
   EXPECT_EQ(relay_.calls(), 0);
+}
+
+/// A call whose client reads the headers of the answer, and no more until it is told to.
+class UnreadCall final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+ public:
+  UnreadCall(const std::string& address, const std::string& method, const google::protobuf::Message& message)
+      : stub_(ChannelOfItsOwn(address)) {
+    const grpc::Slice slice(message.SerializeAsString());
+    request_ = grpc::ByteBuffer(&slice, 1);
+    context_.set_wait_for_ready(true);
+    SetTimeout(context_, absl::Minutes(5));
+    stub_.PrepareBidiStreamingCall(&context_, method, grpc::StubOptions(), this);
+    StartWriteLast(&request_, grpc::WriteOptions());
+    AddHold();
+    StartCall();
+    begun_.WaitForNotification();
+  }
+  void OnReadInitialMetadataDone(bool) override { begun_.Notify(); }
+  void OnDone(const grpc::Status& status) override {
+    status_ = FromGrpc(status);
+    done_.Notify();
+  }
+  void Cancel() { context_.TryCancel(); }
+  /// Reads what there is.
+  absl::Status End() {
+    StartRead(&answer_);
+    RemoveHold();
+    done_.WaitForNotification();
+    return status_;
+  }
+
+ private:
+  static std::shared_ptr<grpc::Channel> ChannelOfItsOwn(const std::string& address) {
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+    arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 64 << 10);  // what comes without being read
+    return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  }
+
+  grpc::GenericStub stub_;
+  grpc::ClientContext context_;
+  grpc::ByteBuffer request_, answer_;
+  absl::Notification begun_, done_;
+  absl::Status status_;
+};
+
+class UnreadAnswersTest : public GenerateDoorMemoryTest {
+ protected:
+  explicit UnreadAnswersTest(absl::Duration stall_timeout = absl::Hours(1))
+      : GenerateDoorMemoryTest({.max_held_answer_bytes = 3 * kAnswerBytes, .stall_timeout = stall_timeout}) {
+    relay_.detokenize = [] { return std::string(kAnswerBytes, 'x'); };
+    request_.add_token_ids(1);
+  }
+  absl::Status Detokenize() { return Send("Detokenize", request_.SerializeAsString()); }
+  // Where it has none, after a minute.
+  bool HasRoomInTime() {
+    absl::Status status = Detokenize();
+    for (int i = 0; i < 6000 && absl::IsResourceExhausted(status); ++i) {
+      absl::SleepFor(absl::Milliseconds(10));
+      status = Detokenize();
+    }
+    return !absl::IsResourceExhausted(status);
+  }
+
+  static constexpr int64_t kAnswerBytes = 2 << 20;  // counted twice: as a message, and on the wire
+  static constexpr char kDetokenize[] = "/swiftcache.v1.GenerateService/Detokenize";
+  v1::DetokenizeRequest request_;
+};
+
+TEST_F(UnreadAnswersTest, TheyAreBoundedTogetherUntilTheyAreReadOrTheirClientIsGone) {
+  UnreadCall unread(server_->address(), kDetokenize, request_);
+  absl::Status status = Detokenize();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat("of the ", 3 * kAnswerBytes, " bytes")));
+  EXPECT_TRUE(RetryDelayOf(status).has_value());
+  v1::TokenizeRequest tokenize;
+  tokenize.set_text(std::string(kAnswerBytes, 'x'));
+  status = Send("Tokenize", tokenize.SerializeAsString());
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << "requests count, too: " << status;
+  unread.Cancel();
+  EXPECT_TRUE(absl::IsCancelled(unread.End()));
+  EXPECT_TRUE(HasRoomInTime());
+}
+
+class StalledAnswersTest : public UnreadAnswersTest {
+ protected:
+  StalledAnswersTest() : UnreadAnswersTest(absl::Milliseconds(100)) {}
+};
+
+TEST_F(StalledAnswersTest, AnAnswerThatIsNotReadInTimeIsDropped) {
+  UnreadCall unread(server_->address(), kDetokenize, request_);
+  EXPECT_TRUE(HasRoomInTime());
+  EXPECT_EQ(unread.End().code(), absl::StatusCode::kDeadlineExceeded);
 }
 
 TEST_F(GenerateDoorMemoryTest, WhatAClientLeavesUnreadIsBoundedInMemoryAlsoInMessagesOfOneToken) {
