@@ -69,7 +69,7 @@ class FieldCounter {
 
   absl::Status Numbers(const FieldDescriptor* field, uint32_t tag) {
     if (WireFormatLite::GetTagWireType(tag) == WireFormatLite::WIRETYPE_LENGTH_DELIMITED) {
-      RETURN_IF_ERROR(PackedNumbers());
+      RETURN_IF_ERROR(PackedNumbers(WireFormat::WireTypeForFieldType(field->type())));
     } else {
       ++numbers_;
       RETURN_IF_ERROR(Skip(tag));
@@ -78,10 +78,14 @@ class FieldCounter {
     return TooMany("numbers in lists", field->full_name(), limits_.numbers);
   }
 
-  // Numbers of a fixed size take little more than on the wire; none of our requests has lists of them.
-  absl::Status PackedNumbers() {
+  // `wire`: of each number by itself.
+  absl::Status PackedNumbers(WireFormatLite::WireType wire) {
     int left = 0;
     if (!in_.ReadVarintSizeAsInt(&left) || left > in_.BytesUntilLimit()) return CannotBeParsed();
+    if (wire != WireFormatLite::WIRETYPE_VARINT) {
+      numbers_ += left / (wire == WireFormatLite::WIRETYPE_FIXED32 ? 4 : 8);
+      return in_.Skip(left) ? absl::OkStatus() : CannotBeParsed();
+    }
     while (left > 0) {
       const void* data = nullptr;
       int size = 0;
@@ -96,7 +100,7 @@ class FieldCounter {
   }
 
   static absl::Status TooMany(const char* what, const std::string& last, int64_t limit) {
-    return absl::InvalidArgumentError(absl::StrCat("the request has more than ", limit, " ", what,
+    return absl::InvalidArgumentError(absl::StrCat("the message has more than ", limit, " ", what,
                                                    ", the last of them ", last, "; wants at most ", limit,
                                                    ": send fewer"));
   }

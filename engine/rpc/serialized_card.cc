@@ -3,7 +3,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/sha256.h"
-#include "common/base/units.h"
+#include "common/base/status_macros.h"
+#include "common/rpc/card_size.h"
 #include "swiftcache/v1/engine.pb.h"
 
 namespace swiftcache::engine::rpc {
@@ -82,11 +83,12 @@ absl::StatusOr<SerializedCard> SerializeModelCard(const loader::ModelCard& card)
   proto.set_chat_template(card.chat_template);
   proto.set_vocab_size(card.vocab_size);
   SerializedCard result;
-  if (static_cast<int64_t>(proto.ByteSizeLong()) > kGiB) {
+  if (static_cast<int64_t>(proto.ByteSizeLong()) > kMaxCardBytes) {  // before it is serialised: that ends at 2 GiB
     return absl::InvalidArgumentError(
-        absl::StrCat("the model card takes ", proto.ByteSizeLong(), " bytes, wanted at most ", kGiB));
+        absl::StrCat("the model card takes ", proto.ByteSizeLong(), " bytes, wanted at most ", kMaxCardBytes));
   }
   result.bytes = proto.SerializeAsString();
+  RETURN_IF_ERROR(CheckCardSize(result.bytes));
   // Parsers refuse strings that are not UTF-8: find them here.
   if (v1::ModelCard parsed; !parsed.ParseFromString(result.bytes)) {
     return absl::InvalidArgumentError(

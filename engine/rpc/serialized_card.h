@@ -16,7 +16,7 @@ struct SerializedCard {
   std::string hash;   // lower-case hex SHA-256 of them
 };
 
-/// INVALID_ARGUMENT: a text that is not UTF-8 (chat template, pre-tokeniser), a card of more than 1 GiB.
+/// INVALID_ARGUMENT: a text that is not UTF-8 (chat template, pre-tokeniser), a larger card than CheckCardSize takes.
 absl::StatusOr<SerializedCard> SerializeModelCard(const loader::ModelCard& card);
 
 }  // namespace swiftcache::engine::rpc

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/sha256.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/card_size.h"
 #include "swiftcache/v1/engine.pb.h"
 
 namespace swiftcache::gateway::rpc {
@@ -101,6 +102,7 @@ absl::StatusOr<fleet::ModelCard> ParseModelCard(const std::string& bytes, const 
     return absl::DataLossError(
         absl::StrCat("model card: SHA-256 of ", bytes.size(), " bytes is ", found, ", wants ", absl::CHexEscape(hash)));
   }
+  RETURN_IF_ERROR(CheckCardSize(bytes));
   v1::ModelCard card;
   if (!card.ParseFromString(bytes)) {
     return absl::InvalidArgumentError(absl::StrCat("model card: ", bytes.size(), " bytes are not a ModelCard message"));

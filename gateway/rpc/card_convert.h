@@ -12,7 +12,8 @@
 namespace swiftcache::gateway::rpc {
 
 /// `hash` is the card's lower-case hex SHA-256.
-/// DATA_LOSS: the bytes have another hash. INVALID_ARGUMENT: not a ModelCard, merges of odd length.
+/// DATA_LOSS: the bytes have another hash. INVALID_ARGUMENT: not a ModelCard, a larger one than CheckCardSize takes,
+/// merges of odd length.
 absl::StatusOr<fleet::ModelCard> ParseModelCard(const std::string& bytes, const std::string& hash);
 
 }  // namespace swiftcache::gateway::rpc

@@ -3,13 +3,13 @@
 
 #include <grpcpp/client_context.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "common/rpc/callback_pulse.h"
+#include "common/rpc/card_size.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/status.h"
 #include "gateway/rpc/card_convert.h"
@@ -18,8 +18,6 @@
 
 namespace swiftcache::gateway::rpc {
 namespace {
-
-constexpr int64_t kMaxCardBytes = int64_t{1} << 30;
 
 class Client final : public GrpcEngineClient {
  public:
@@ -79,10 +77,11 @@ absl::StatusOr<fleet::ModelCard> Client::FetchModelCard(absl::Duration timeout) 
   std::string bytes;
   while (reader->Read(&chunk)) {
     bytes += chunk.data();
-    if (static_cast<int64_t>(bytes.size()) > std::min(chunk.total_bytes(), kMaxCardBytes)) {
+    if (chunk.total_bytes() > kMaxCardBytes || static_cast<int64_t>(bytes.size()) > chunk.total_bytes()) {
       context.TryCancel();
-      return absl::DataLossError(absl::StrCat("model card from ", options_.address, ": more than the ",
-                                              chunk.total_bytes(), " bytes announced, wants at most ", kMaxCardBytes));
+      return absl::DataLossError(absl::StrCat("model card from ", options_.address, ": ", bytes.size(),
+                                              " bytes have come and ", chunk.total_bytes(),
+                                              " are announced, wants no more than these, and at most ", kMaxCardBytes));
     }
   }
   if (const absl::Status status = FromGrpc(reader->Finish()); !status.ok()) {

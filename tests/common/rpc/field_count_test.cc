@@ -77,7 +77,7 @@ TEST(FieldCountTest, NumbersInListsAreCountedByThemselvesAndBytesOfTextsAreNot) 
   const std::string single = Field(kTokenIds, Times(1000, Number(1, 300)));
   EXPECT_EQ(Check(packed + single, 2, 2000), absl::OkStatus());
   EXPECT_EQ(Check(packed + single, 2, 1999),
-            absl::InvalidArgumentError("the request has more than 1999 numbers in lists, the last of them "
+            absl::InvalidArgumentError("the message has more than 1999 numbers in lists, the last of them "
                                        "swiftcache.v1.TokenIds.ids; wants at most 1999: send fewer"));
   EXPECT_EQ(Check(packed, 1, 999).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(Check(Field(kPrompt, std::string(1000, '\x0a')), 1), absl::OkStatus());
@@ -85,7 +85,7 @@ TEST(FieldCountTest, NumbersInListsAreCountedByThemselvesAndBytesOfTextsAreNot) 
 
 TEST(FieldCountTest, TheErrorNamesTheFieldTheLimitAndTheRemedy) {
   EXPECT_EQ(Check(Field(kChat, Times(9, Field(kMessages, ""))), 4),
-            absl::InvalidArgumentError("the request has more than 4 fields and elements of lists, the last of them "
+            absl::InvalidArgumentError("the message has more than 4 fields and elements of lists, the last of them "
                                        "swiftcache.v1.Chat.messages; wants at most 4: send fewer"));
   EXPECT_THAT(std::string(Check(Number(kUnknown, 1), 0).message()), HasSubstr("one that is not known"));
 }

@@ -56,6 +56,14 @@ TEST(ModelCardTest, TheHashNamesTheContent) {
             "59948439065f29619ef41280cbb932be52c56d99c5966b65e0111239f098bbef");
 }
 
+TEST(ModelCardTest, ACardThatGatewaysWouldRefuseIsNotServed) {
+  loader::ModelCard card = SomeCard();
+  card.tokenizer.tokens.resize((1 << 21) + 1);
+  const absl::Status status = SerializeModelCard(card).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("more than 2097152 fields"));
+}
+
 TEST(ModelCardTest, TextThatIsNotUtf8IsRefused) {
   loader::ModelCard card = SomeCard();
   card.chat_template = "\xff";

@@ -86,6 +86,26 @@ TEST_F(GrpcEngineClientTest, ACardLargerThanAnnouncedIsDataLoss) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("1500"));
 }
 
+TEST_F(GrpcEngineClientTest, ACardThatIsAnnouncedTooLargeIsNotRead) {
+  service_.card_bytes = std::string(5000, 'x');
+  service_.announced_bytes = (int64_t{128} << 20) + 1;
+  Serve();
+  const absl::Status status = client_->FetchModelCard(absl::Seconds(20)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("1000 bytes have come and 134217729 are announced"));
+}
+
+// Of two bytes each, which become some hundred.
+TEST(ParseModelCardTest, RefusesACardOfVeryManyTokensBeforeItIsParsed) {
+  v1::ModelCard card;
+  card.mutable_tokenizer()->set_kind(v1::TokenizerSpec::BYTE_LEVEL_BPE);
+  for (int i = 0; i <= 1 << 21; ++i) card.mutable_tokenizer()->add_tokens("");
+  const std::string bytes = card.SerializeAsString();
+  const absl::Status status = ParseModelCard(bytes, Sha256Hex(bytes)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("more than 2097152 fields"));
+}
+
 TEST(ParseModelCardTest, RefusesWhatIsNotAModelCard) {
   for (const std::string& bytes :
        {std::string("\xFF\xFF\xFF"), std::string(), std::string("\x0A\x03\x18\x01\x01", 5)}) {
