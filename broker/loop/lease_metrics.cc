@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/loop/lease_metrics.h"
 
+#include <array>
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
@@ -28,6 +29,15 @@ const char* NameOf(LeaseState state) {
   }
 }
 
+prometheus::Counter& StepsOf(Metrics& pair, const char* name) {
+  return pair.Counter(name, "Leases that took this step");
+}
+
+// What pairs of the same engine share: engine and direction of each of the two.
+std::array<std::pair<std::string, std::string>, 2> SidesOf(const std::pair<std::string, std::string>& pair) {
+  return {std::pair(pair.first, "out"), std::pair(pair.second, "in")};
+}
+
 std::string Describe(const absl::StatusOr<elastic::ElasticUnit>& unit) {
   if (!unit.ok()) return absl::StrCat("cannot share memory: ", unit.status().message());
   if (!unit->padded()) return absl::StrCat("exact elastic unit of ", unit->bytes, " bytes");
@@ -47,18 +57,45 @@ void LeaseMetrics::Note(const ledger::Lease& lease, std::optional<LeaseState> be
             << " blocks=" << lease.extent.first_block << "+" << lease.extent.num_blocks << " bytes=" << lease.num_bytes
             << (lease.state == LeaseState::kRevoking ? absl::StrCat(" for=", ledger::ReasonName(*lease.revoke_reason))
                                                      : "");
+  const Names names(lease.donor.name, lease.borrower.name);
   if (!before.has_value()) {
-    for (const char* name : {kGranted, kRevoked, kFenced}) CounterOf(name, lease);
-    return AddLeased(lease, lease.num_bytes);
+    Begin(names);
+    return AddLeased(names, lease.num_bytes);
   }
   if (*before == lease.state) return;
-  if (ledger::HasEnded(lease.state)) AddLeased(lease, -lease.num_bytes);
-  if (const char* name = NameOf(lease.state)) CounterOf(name, lease).Increment();
+  if (const char* name = NameOf(lease.state)) StepsOf(*pairs_.at(names).metrics, name).Increment();
+  if (!ledger::HasEnded(lease.state)) return;
+  AddLeased(names, -lease.num_bytes);
+  End(names);
 }
 
-prometheus::Counter& LeaseMetrics::CounterOf(const char* name, const ledger::Lease& lease) {
-  return metrics_.Counter(name, "Leases that took this step",
-                          {{"donor", lease.donor.name}, {"borrower", lease.borrower.name}});
+void LeaseMetrics::Begin(const Names& names) {
+  const auto [it, is_new] = pairs_.try_emplace(names);
+  Pair& pair = it->second;
+  if (is_new) {
+    pair.metrics = metrics_.Part({{"donor", names.first}, {"borrower", names.second}});
+    for (const char* name : {kGranted, kRevoked, kFenced}) StepsOf(*pair.metrics, name);
+    for (const Names& name : SidesOf(names)) {
+      Side& side = sides_[name];
+      if (++side.pairs == 1) side.metrics = metrics_.Part({{"engine", name.first}, {"direction", name.second}});
+    }
+  } else if (pair.leases == 0) {
+    idle_.erase(pair.idle);
+  }
+  ++pair.leases;
+}
+
+void LeaseMetrics::End(const Names& names) {
+  Pair& pair = pairs_.at(names);
+  if (--pair.leases > 0) return;
+  pair.idle = idle_.insert(idle_.end(), names);
+  if (idle_.size() <= kIdlePairs) return;
+  const Names oldest = idle_.front();
+  idle_.pop_front();
+  pairs_.erase(oldest);
+  for (const Names& side : SidesOf(oldest)) {
+    if (--sides_.at(side).pairs == 0) sides_.erase(side);
+  }
 }
 
 void LeaseMetrics::NoteRequest(const std::string& borrower, const ledger::LeaseResponse& answer) {
@@ -102,11 +139,11 @@ void LeaseMetrics::NoteScaleUp(size_t leases) {
   if (leases > 0) scale_up_.Increment();
 }
 
-void LeaseMetrics::AddLeased(const ledger::Lease& lease, int64_t bytes) {
-  for (const auto& [engine, direction] : {std::pair(lease.donor.name, "out"), std::pair(lease.borrower.name, "in")}) {
-    metrics_
-        .Gauge("swiftcache_leased_bytes", "Bytes on lease that have not ended, by donor (out) and borrower (in)",
-               {{"engine", engine}, {"direction", direction}})
+void LeaseMetrics::AddLeased(const Names& names, int64_t bytes) {
+  for (const Names& side : SidesOf(names)) {
+    sides_.at(side)
+        .metrics
+        ->Gauge("swiftcache_leased_bytes", "Bytes on lease that have not ended, by donor (out) and borrower (in)")
         .Increment(static_cast<double>(bytes));
   }
 }

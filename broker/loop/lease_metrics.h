@@ -6,7 +6,9 @@
 #pragma once
 
 #include <cstdint>
+#include <list>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -17,9 +19,14 @@
 
 namespace swiftcache::broker::loop {
 
+/// Who lends to whom is what donors say, and whom they name need not exist: the metrics of a pair of engines are there
+/// while it has a lease, and while it is among the kIdlePairs that had one last. So an engine that starts again under
+/// its name counts on, and what befell one that is gone can still be read.
 /// Thread-safety: none; the loop's. Ownership: borrows the metrics. Errors: none.
 class LeaseMetrics {
  public:
+  static constexpr size_t kIdlePairs = 1024;
+
   explicit LeaseMetrics(Metrics& metrics);
 
   /// A lease is new (`before` is none), changed its state or ended. Counts the step, and the bytes on lease of its
@@ -34,17 +41,33 @@ class LeaseMetrics {
   void NoteScaleUp(size_t leases);
 
  private:
+  using Names = std::pair<std::string, std::string>;  // a pair's: donor and borrower
+  struct Pair {
+    std::shared_ptr<Metrics> metrics;
+    int64_t leases = 0;                 // that have not ended
+    std::list<Names>::iterator idle{};  // of idle_, while there are none
+  };
+  struct Side {
+    std::shared_ptr<Metrics> metrics;
+    int64_t pairs = 0;  // that have it
+  };
   struct Unit {
     std::string told;  // in the log
     OptionalGauge bytes, wasted;
   };
   Unit NewUnit(const std::string& donor, const std::string& borrower);
-  prometheus::Counter& CounterOf(const char* name, const ledger::Lease& lease);
-  void AddLeased(const ledger::Lease& lease, int64_t bytes);
+  /// The pair has one lease more.
+  void Begin(const Names& names);
+  /// The pair has one lease less.
+  void End(const Names& names);
+  void AddLeased(const Names& names, int64_t bytes);
 
   Metrics& metrics_;
   prometheus::Counter &scale_up_, &scale_down_;
-  std::map<std::pair<std::string, std::string>, Unit> units_;  // by donor and borrower
+  std::map<Names, Pair> pairs_;
+  std::list<Names> idle_;        // the first has had no lease for the longest
+  std::map<Names, Side> sides_;  // by engine and direction
+  std::map<Names, Unit> units_;
 };
 
 }  // namespace swiftcache::broker::loop

@@ -3,6 +3,9 @@
 
 #include <prometheus/text_serializer.h>
 
+#include <algorithm>
+#include <iterator>
+
 namespace swiftcache {
 
 const std::vector<double> kTtftBuckets = {0.001, 0.005, 0.01, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1, 0.15,
@@ -50,6 +53,45 @@ prometheus::Histogram& Metrics::Histogram(const std::string& name, const std::st
   return prometheus::BuildHistogram().Name(name).Help(help).Register(registry_).Add(Merged(labels), buckets);
 }
 
-std::string Metrics::Serialize() const { return prometheus::TextSerializer().Serialize(registry_.Collect()); }
+std::shared_ptr<Metrics> Metrics::Part(const Labels& labels) {
+  const auto leave = [this](Metrics* part) {
+    {
+      absl::MutexLock lock(&mutex_);
+      parts_.erase(part);
+    }
+    delete part;
+  };
+  std::shared_ptr<Metrics> part(new Metrics(Merged(labels)), leave);
+  absl::MutexLock lock(&mutex_);
+  parts_[part.get()] = part;
+  return part;
+}
+
+// All metrics of one name are one family, whatever parts they are in.
+std::vector<prometheus::MetricFamily> Metrics::Collect() const {
+  std::vector<prometheus::MetricFamily> families = registry_.Collect();
+  std::vector<std::shared_ptr<const Metrics>> parts;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [address, weak] : parts_) {
+      if (std::shared_ptr<const Metrics> part = weak.lock()) parts.push_back(std::move(part));
+    }
+  }
+  std::map<std::string, size_t> places;
+  for (const prometheus::MetricFamily& family : families) places.emplace(family.name, places.size());
+  for (const auto& part : parts) {
+    for (prometheus::MetricFamily& family : part->Collect()) {
+      const auto [place, is_new] = places.try_emplace(family.name, families.size());
+      if (is_new) {
+        families.push_back(std::move(family));
+      } else {
+        std::ranges::move(family.metric, std::back_inserter(families[place->second].metric));
+      }
+    }
+  }
+  return families;
+}
+
+std::string Metrics::Serialize() const { return prometheus::TextSerializer().Serialize(Collect()); }
 
 }  // namespace swiftcache

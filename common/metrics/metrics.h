@@ -12,10 +12,14 @@
 #include <prometheus/registry.h>
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 
 namespace swiftcache {
 
@@ -45,7 +49,7 @@ class OptionalGauge {
 void RaiseTo(prometheus::Counter& counter, double total);
 
 /// Names and values of one process. The same name and labels give the same metric.
-/// Thread-safety: safe. Ownership: owns every metric; references live as long as this object.
+/// Thread-safety: safe. Ownership: owns every metric; references live as long as this object, which outlives its parts.
 /// Errors: a name that Prometheus does not allow, or one name with two types, is a bug of the caller (throws).
 class Metrics {
  public:
@@ -59,13 +63,20 @@ class Metrics {
   prometheus::Histogram& Histogram(const std::string& name, const std::string& help, const std::vector<double>& buckets,
                                    const Labels& labels = {});
 
+  /// Metrics that come and go together, in the time that one of them takes: `labels` are put on each, and they are in
+  /// this object's text while the part lives. Shared, since a thread that makes the text may be the last to read it.
+  std::shared_ptr<Metrics> Part(const Labels& labels) ABSL_LOCKS_EXCLUDED(mutex_);
+
   /// The text exposition format 0.0.4.
-  std::string Serialize() const;
+  std::string Serialize() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   Labels Merged(const Labels& labels) const;
+  std::vector<prometheus::MetricFamily> Collect() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Labels labels_;
+  mutable absl::Mutex mutex_;
+  std::map<const Metrics*, std::weak_ptr<const Metrics>> parts_ ABSL_GUARDED_BY(mutex_);
   prometheus::Registry registry_{prometheus::Registry::InsertBehavior::Merge};
 };
 

@@ -158,16 +158,17 @@ std::vector<ModelInfo> RelayImpl::ListModels() {
 }
 
 void RelayImpl::UpdateMetrics() {
+  const absl::Time now = clock_.Now();
   std::map<std::string, int64_t> ready;
   for (const fleet::ModelView& model : fleet_.Models()) {
     int64_t& engines = ready[model.name];
     for (const fleet::EngineView& engine : model.engines) {
       if (engine.link == nullptr) continue;
-      metrics_.Serves(model.name, engine.link->name());
+      metrics_.Serves(model.name, engine.link->name(), now);
       engines += engine.state == fleet::EngineState::kReady ? 1 : 0;
     }
   }
-  metrics_.ReadyEngines(ready, clock_.Now());
+  metrics_.ReadyEngines(ready, now);
 }
 
 bool RelayImpl::Enter() {

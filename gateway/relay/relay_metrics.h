@@ -9,12 +9,14 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/metrics/metrics.h"
+#include "gateway/relay/remembered.h"
 
 namespace swiftcache::gateway::relay {
 
@@ -25,16 +27,17 @@ enum class Refusal { kInvalid, kUnknownModel, kTooLong, kNoEngine, kDeadline, kD
 Refusal RefusalOf(const absl::Status& status);
 
 /// Thread-safety: safe. Ownership: borrows the registry. Errors: none. Units: seconds, tokens.
-/// `model_name` is "" for requests that named no served model, so that clients cannot make new labels.
+/// `model_name` is "" for requests that named no served model, so that clients cannot make new labels. Who registers
+/// engines can: the metrics of a model and of an engine go as Remembered says, and begin at zero when it comes back.
 class RelayMetrics {
  public:
   explicit RelayMetrics(Metrics& metrics);
   ~RelayMetrics();
 
   /// `engine` serves `model_name`: their counters are there from now on, so that the first event is an increase.
-  void Serves(const std::string& model_name, const std::string& engine);
-  /// At `now`, how many READY engines each model has that is served. One that is served no more has none, and is forgotten
-  /// a day later.
+  void Serves(const std::string& model_name, const std::string& engine, absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
+  /// At `now`, for which Serves has named all engines, how many READY ones each model has that is served. One that is
+  /// served no more has none, and is forgotten a day later.
   void ReadyEngines(const std::map<std::string, int64_t>& by_model, absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
   /// A request has ended that was never started.
   void NotStarted(const std::string& model_name, const absl::Status& status);
@@ -58,17 +61,20 @@ class RelayMetrics {
 
  private:
   struct OfModel;
-  struct Served {
-    OptionalGauge ready_engines;
-    absl::Time last;  // at which it was
-  };
-  OfModel& Of(const std::string& model_name) ABSL_LOCKS_EXCLUDED(mutex_);
+  std::shared_ptr<OfModel> Of(const std::string& model_name) ABSL_LOCKS_EXCLUDED(mutex_);
+  std::shared_ptr<OfModel> Find(const std::string& model_name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::shared_ptr<Metrics> Of(const std::string& model_name, const std::string& engine) ABSL_LOCKS_EXCLUDED(mutex_);
+  std::shared_ptr<Metrics> Find(const std::string& model_name, const std::string& engine)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Of what ended and was refused, for "", too.
+  std::shared_ptr<Metrics> CountersOf(const std::string& model_name) ABSL_LOCKS_EXCLUDED(mutex_);
 
   Metrics& metrics_;
   prometheus::Gauge& running_;
+  const std::shared_ptr<Metrics> of_no_model_;
   absl::Mutex mutex_;
-  std::map<std::string, std::unique_ptr<OfModel>> models_ ABSL_GUARDED_BY(mutex_);
-  std::map<std::string, Served> served_ ABSL_GUARDED_BY(mutex_);
+  Remembered<std::string, OfModel> models_ ABSL_GUARDED_BY(mutex_);
+  Remembered<std::pair<std::string, std::string>, Metrics> engines_ ABSL_GUARDED_BY(mutex_);  // by model and engine
 };
 
 }  // namespace swiftcache::gateway::relay

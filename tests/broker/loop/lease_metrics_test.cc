@@ -4,10 +4,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 
 namespace swiftcache::broker::loop {
 namespace {
@@ -30,7 +34,17 @@ class LeaseMetricsTest : public ::testing::Test {
     answer.units = {{donor, elastic::ElasticUnit{.bytes = 4096, .donor_blocks = 1, .borrower_blocks = 1}}};
     metrics_.NoteRequest(borrower, answer);
   }
+  // A lease that has begun, or has ended.
+  void Lease(const std::string& donor, const std::string& borrower, bool ended) {
+    ledger::Lease lease{.donor = {donor, "1"}, .borrower = {borrower, "1"}, .num_bytes = 4096};
+    if (ended) lease.state = ledger::LeaseState::kFenced;
+    metrics_.Note(lease, ended ? std::optional(ledger::LeaseState::kGranted) : std::nullopt);
+  }
   std::string Scrape() const { return registry_.Serialize(); }
+  int SeriesOf(const std::string& name) const {
+    const std::vector<std::string> lines = absl::StrSplit(Scrape(), '\n');
+    return std::ranges::count_if(lines, [&](const auto& line) { return absl::StartsWith(line, name + "{"); });
+  }
 
   Metrics registry_;
   LeaseMetrics metrics_{registry_};
@@ -45,6 +59,33 @@ TEST_F(LeaseMetricsTest, TheCountersOfAPairAreThereFromItsFirstOfferOn) {
   metrics_.Note(lease, ledger::LeaseState::kOffered);
   EXPECT_THAT(Scrape(),
               AllOf(HasSubstr(Step("granted", 1)), HasSubstr(Step("revoked", 0)), HasSubstr(Step("fenced", 0))));
+}
+
+// Whom a donor names as borrowers need not exist.
+TEST_F(LeaseMetricsTest, OfPairsWithoutALeaseTheLastHaveMetrics) {
+  constexpr int kIdle = LeaseMetrics::kIdlePairs;
+  Lease("code", "chat", /*ended=*/false);
+  for (const bool ended : {false, true}) {
+    for (int i = 0; i < kIdle + 100; ++i) Lease(absl::StrCat("donor-", i), absl::StrCat("made-up-", i), ended);
+  }
+  for (const char* step : {"granted", "revoked", "fenced"}) {
+    EXPECT_EQ(SeriesOf(absl::StrCat("swiftcache_lease_", step, "_total")), kIdle + 1);
+  }
+  EXPECT_EQ(SeriesOf("swiftcache_leased_bytes"), 2 * (kIdle + 1));
+  const auto leased = [](const std::string& direction, const std::string& engine, int bytes) {
+    return absl::StrCat("leased_bytes{direction=\"", direction, "\",engine=\"", engine, "\"} ", bytes, "\n");
+  };
+  EXPECT_THAT(Scrape(), AllOf(HasSubstr(Step("granted", 0)), HasSubstr(leased("in", "chat", 4096)),
+                              HasSubstr(leased("in", "made-up-100", 0)), Not(HasSubstr("\"made-up-99\""))));
+}
+
+TEST_F(LeaseMetricsTest, AnEngineThatLeavesAndComesBackCountsOn) {
+  for (int times = 1; times <= 2; ++times) {
+    Lease("code", "chat", /*ended=*/false);
+    metrics_.EngineRemoved("chat");  // the broker hears of it before its leases end
+    Lease("code", "chat", /*ended=*/true);
+    EXPECT_THAT(Scrape(), HasSubstr(Step("fenced", times)));
+  }
 }
 
 TEST_F(LeaseMetricsTest, TheUnitOfAPairGoesWithEitherOfItsEngines) {

@@ -6,7 +6,12 @@
 
 #include <algorithm>
 #include <iterator>
+#include <memory>
+#include <string>
 #include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_split.h"
 
 namespace swiftcache {
 namespace {
@@ -40,6 +45,27 @@ TEST(BucketsTest, FirstTokensThatPeopleWaitForAreToldApart) {
   std::vector<double> felt;
   std::ranges::copy_if(kTtftBuckets, std::back_inserter(felt), [](double s) { return 0.02 <= s && s <= 1; });
   EXPECT_THAT(Ratios(felt), Each(AllOf(Gt(1), Le(1.6))));
+}
+
+TEST(MetricsTest, APartIsInTheTextWhileItLivesAndItsFamiliesAreThoseOfTheOthers) {
+  Metrics metrics(Metrics::Labels{{"job", "test"}});
+  metrics.Counter("of_whole_total", "Of the whole.").Increment();
+  std::shared_ptr<Metrics> a = metrics.Part({{"part", "a"}});
+  const std::shared_ptr<Metrics> b = metrics.Part({{"part", "b"}});
+  a->Counter("of_parts_total", "Of parts.").Increment(2);
+  b->Counter("of_parts_total", "Of parts.").Increment(3);
+  b->Counter("of_whole_total", "Of the whole.").Increment(4);
+  const auto lines = [&metrics] { return std::vector<std::string>(absl::StrSplit(metrics.Serialize(), '\n')); };
+  EXPECT_THAT(lines(),
+              IsSupersetOf({"of_whole_total{job=\"test\"} 1", "of_whole_total{job=\"test\",part=\"b\"} 4",
+                            "of_parts_total{job=\"test\",part=\"a\"} 2", "of_parts_total{job=\"test\",part=\"b\"} 3"}));
+  EXPECT_EQ(std::ranges::count_if(lines(), [](const std::string& line) { return absl::StartsWith(line, "# TYPE"); }),
+            2);
+  a.reset();
+  EXPECT_EQ(std::ranges::count_if(lines(), [](const std::string& line) { return absl::StrContains(line, "\"a\""); }),
+            0);
+  a = metrics.Part({{"part", "a"}});
+  EXPECT_EQ(a->Counter("of_parts_total", "Of parts.").Value(), 0);
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -32,6 +34,10 @@ class RelayMetricsTest : public RelayFixture {
       sum += count;
     }
     return sum;
+  }
+  static int SeriesOf(const std::string& scraped, const std::string& name) {
+    const std::vector<std::string> lines = absl::StrSplit(scraped, '\n');
+    return std::ranges::count_if(lines, [&](const auto& line) { return absl::StartsWith(line, name + "{"); });
   }
   static std::string Refusals(const std::string& model, const std::string& reason, int count) {
     return absl::StrCat("swiftcache_gateway_refusals_total{model_name=\"", model, "\",reason=\"", reason, "\"} ", count,
@@ -129,6 +135,47 @@ TEST_F(RelayMetricsTest, AModelWithoutEnginesIsForgottenAfterADay) {
   EXPECT_THAT(metrics.Serialize(), HasSubstr("swiftcache_gateway_model_engines{model_name=\"m\"} 0\n"));
   relay_metrics.ReadyEngines({}, last + absl::Hours(25));
   EXPECT_THAT(metrics.Serialize(), Not(HasSubstr("swiftcache_gateway_model_engines{")));
+}
+
+// Who can register engines could make new ones, of new models, again and again.
+TEST_F(RelayMetricsTest, OfModelsAndEnginesThatAreGoneTheLastAreRemembered) {
+  Metrics metrics;
+  relay::RelayMetrics relay_metrics(metrics);
+  constexpr int kGone = relay::Remembered<std::string, int>::kMaxUnseen;
+  absl::Time now = absl::FromUnixSeconds(1000);
+  for (int i = 0; i <= kGone + 100; ++i) {
+    const std::string model = absl::StrCat("model-", i);
+    now += absl::Seconds(1);
+    relay_metrics.Serves(model, "engine", now);
+    relay_metrics.Serves("same", absl::StrCat("engine-", i), now);
+    relay_metrics.Sent(model, "engine");
+    relay_metrics.Ended(model, absl::OkStatus(), absl::Seconds(1));
+    relay_metrics.ReadyEngines({{model, 1}, {"same", 1}}, now);
+  }
+  const std::string scraped = metrics.Serialize();
+  EXPECT_EQ(SeriesOf(scraped, "swiftcache_gateway_model_engines"), kGone + 2);
+  EXPECT_EQ(SeriesOf(scraped, "swiftcache_gateway_e2e_request_latency_seconds_count"), kGone + 2);
+  EXPECT_EQ(SeriesOf(scraped, "swiftcache_gateway_engine_requests_total"), kGone + 2);
+  EXPECT_THAT(scraped, Not(HasSubstr("\"model-99\"")));
+  EXPECT_THAT(scraped, HasSubstr("swiftcache_gateway_requests_total{code=\"OK\",model_name=\"model-300\"} 1\n"));
+  EXPECT_THAT(scraped, HasSubstr("swiftcache_gateway_model_engines{model_name=\"model-300\"} 0\n"));
+  relay_metrics.Serves("model-99", "engine", now);
+  relay_metrics.Sent("model-300", "engine");
+  const std::string again = metrics.Serialize();
+  EXPECT_THAT(again, HasSubstr("engine_requests_total{engine=\"engine\",model_name=\"model-99\"} 0\n"));
+  EXPECT_THAT(again, HasSubstr("engine_requests_total{engine=\"engine\",model_name=\"model-300\"} 2\n"));
+}
+
+TEST(RememberedTest, ThereAreNotMoreThanTheMostThoughNobodyLooks) {
+  relay::Remembered<int, int> remembered;
+  constexpr int kMost = relay::Remembered<int, int>::kMost;
+  const std::shared_ptr<int> in_use = remembered.Get(0, [] { return std::make_shared<int>(7); });
+  for (int i = 1; i <= kMost; ++i) remembered.Get(i, [] { return std::make_shared<int>(); });
+  int count = 0;
+  remembered.ForEach([&](int, int) { ++count; });
+  EXPECT_EQ(count, kMost);
+  EXPECT_EQ(*in_use, 7);
+  EXPECT_EQ(*remembered.Get(0, [] { return std::make_shared<int>(8); }), 8) << "it was forgotten";
 }
 
 TEST_F(RelayMetricsTest, EveryAttemptIsCountedWithItsEngine) {
