@@ -33,7 +33,7 @@ absl::StatusOr<std::unique_ptr<BrokerLoop>> BrokerLoop::Create(const Options& op
   if (options.incarnation.empty() || !options.new_capability || options.ledger.max_lease_bytes < 0 ||
       options.ledger.elastic.window <= absl::ZeroDuration() || options.ledger.elastic.headroom_percent < 0 ||
       options.ledger.elastic.headroom_percent > 100 || options.lease_ttl <= absl::ZeroDuration() ||
-      options.queue_capacity < 1 || options.membership.heartbeat_misses < 1 ||
+      options.queue_capacity < 1 || options.max_watchers < 1 || options.membership.heartbeat_misses < 1 ||
       options.membership.heartbeat_interval <= absl::ZeroDuration() ||
       options.membership.stall_timeout <= absl::ZeroDuration() || options.membership.max_engines < 1 ||
       options.membership.max_engines > membership::kMaxEngines) {
@@ -41,8 +41,8 @@ absl::StatusOr<std::unique_ptr<BrokerLoop>> BrokerLoop::Create(const Options& op
         "broker options: wanted an incarnation, a source of capabilities, a headroom of 0 to 100 percent, max_engines "
         "of 1 to ",
         membership::kMaxEngines,
-        ", heartbeat_interval, heartbeat_misses, stall_timeout, queue_capacity, the elastic window and lease_ttl above "
-        "zero, and max_lease_bytes not below"));
+        ", heartbeat_interval, heartbeat_misses, stall_timeout, queue_capacity, max_watchers, the elastic window and "
+        "lease_ttl above zero, and max_lease_bytes not below"));
   }
   return std::make_unique<BrokerLoop>(options, clock, metrics);
 }
@@ -105,23 +105,43 @@ void BrokerLoop::Deregister(std::string name, std::string instance_id, Reply rep
 void BrokerLoop::Watch(std::shared_ptr<Watcher> watcher) {
   Post([&watcher](absl::Status why) { watcher->Close(std::move(why)); },
        [=, this] {
-         LOG(INFO) << "watcher " << watcher->name() << " follows";
-         const std::string& instance_id = watcher->instance_id();
-         if (!watcher->Offer(tables_.Snapshot(instance_id))) {
-           watcher->Close(absl::ResourceExhaustedError("the snapshot found no room; watch again"));
-           return;
-         }
-         counters_.watchers.Increment();
-         (instance_id.empty() ? watchers_ : of_engines_[instance_id]).push_back(watcher);
+         const absl::Status room = CheckRoomFor(*watcher);
+         room.ok() ? StartWatching(watcher) : watcher->Close(room);
        });
+}
+
+absl::Status BrokerLoop::CheckRoomFor(const Watcher& watcher) const {
+  if (of_engines_.contains(watcher.instance_id())) return absl::OkStatus();  // it takes that one's place
+  const bool of_everything = watcher.instance_id().empty();
+  const size_t there = of_everything ? watchers_.size() : of_engines_.size();
+  const size_t most = of_everything ? options_.max_watchers : static_cast<size_t>(options_.membership.max_engines);
+  if (there < most) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(there, of_everything ? " watchers of everything" : " engines",
+                                                   " follow, the most; end some, or watch again later"));
+}
+
+void BrokerLoop::StartWatching(const std::shared_ptr<Watcher>& watcher) {
+  LOG(INFO) << "watcher " << watcher->name() << " follows";
+  const std::string& instance_id = watcher->instance_id();
+  if (!watcher->Offer(tables_.Snapshot(instance_id))) {
+    return watcher->Close(absl::ResourceExhaustedError("the snapshot found no room; watch again"));
+  }
+  counters_.watchers.Increment();
+  if (instance_id.empty()) return watchers_.push_back(watcher);
+  const std::shared_ptr<Watcher> before = std::exchange(of_engines_[instance_id], watcher);
+  if (before == nullptr) return;
+  counters_.watchers.Decrement();
+  before->Close(absl::AbortedError("the engine has opened another Watch, which goes on in this one's place"));
 }
 
 void BrokerLoop::Unwatch(std::shared_ptr<Watcher> watcher) {
   mailbox_.Push([=, this] {
     const auto of_engine = of_engines_.find(watcher->instance_id());
-    WatcherList& list = of_engine == of_engines_.end() ? watchers_ : of_engine->second;
-    counters_.watchers.Decrement(static_cast<double>(std::erase(list, watcher)));
-    if (of_engine != of_engines_.end() && list.empty()) of_engines_.erase(of_engine);
+    if (of_engine != of_engines_.end() && of_engine->second == watcher) {
+      of_engines_.erase(of_engine);
+      return counters_.watchers.Decrement();
+    }
+    counters_.watchers.Decrement(static_cast<double>(std::erase(watchers_, watcher)));
   });
 }
 
@@ -139,10 +159,10 @@ void BrokerLoop::Run() {
     PublishChanges();
     UpdateGauges();
   }
-  of_engines_[""] = std::move(watchers_);
-  for (const auto& [instance_id, watchers] : of_engines_) {
-    for (const auto& watcher : watchers) watcher->Close(absl::UnavailableError("the broker is stopping; watch again"));
-  }
+  const absl::Status stopping = absl::UnavailableError("the broker is stopping; watch again");
+  for (const auto& watcher : watchers_) watcher->Close(stopping);
+  for (const auto& [instance_id, watcher] : of_engines_) watcher->Close(stopping);
+  watchers_.clear();
   of_engines_.clear();
 }
 
@@ -182,31 +202,27 @@ void BrokerLoop::PublishChanges() {
 }
 
 void BrokerLoop::Publish(const WatchEvent& event) {
-  PublishTo(watchers_, event);
+  std::erase_if(watchers_, [&](const auto& watcher) { return !Tell(*watcher, event); });
   if (const auto* lease = std::get_if<ledger::Lease>(&event.what)) {
     PublishToEngine(lease->donor.instance_id, event);
     PublishToEngine(lease->borrower.instance_id, event);
   } else if (std::holds_alternative<ledger::LeaseLimit>(event.what)) {
-    for (auto& [instance_id, watchers] : of_engines_) PublishTo(watchers, event);
+    std::erase_if(of_engines_, [&](const auto& engine) { return !Tell(*engine.second, event); });
   }
 }
 
 void BrokerLoop::PublishToEngine(const std::string& instance_id, const WatchEvent& event) {
   const auto it = of_engines_.find(instance_id);
-  if (it == of_engines_.end()) return;
-  PublishTo(it->second, event);
-  if (it->second.empty()) of_engines_.erase(it);
+  if (it != of_engines_.end() && !Tell(*it->second, event)) of_engines_.erase(it);
 }
 
-void BrokerLoop::PublishTo(WatcherList& watchers, const WatchEvent& event) {
-  std::erase_if(watchers, [&](const std::shared_ptr<Watcher>& watcher) {
-    if (watcher->Offer(event)) return false;
-    LOG(WARNING) << "watcher " << watcher->name() << " is too slow and dropped";
-    counters_.dropped_watchers.Increment();
-    counters_.watchers.Decrement();
-    watcher->Close(absl::ResourceExhaustedError("the reader is too slow for the changes; watch again"));
-    return true;
-  });
+bool BrokerLoop::Tell(Watcher& watcher, const WatchEvent& event) {
+  if (watcher.Offer(event)) return true;
+  LOG(WARNING) << "watcher " << watcher.name() << " is too slow and dropped";
+  counters_.dropped_watchers.Increment();
+  counters_.watchers.Decrement();
+  watcher.Close(absl::ResourceExhaustedError("the reader is too slow for the changes; watch again"));
+  return false;
 }
 
 void BrokerLoop::Forget(const Removed& engine) {

@@ -37,6 +37,9 @@ struct Options {
   absl::Duration lease_ttl = absl::Seconds(10);       // sent to engines when they register
   std::string incarnation = {};                       // of this process: random
   size_t queue_capacity = 4096;
+  /// Of everything: gateways and operators, each of whom may leave a whole snapshot unread. Of engines as many watch as
+  /// may register.
+  size_t max_watchers = 256;
 };
 
 /// Thread-safety: safe. Ownership: owns the thread and the tables, shares the watchers; borrows clock and metrics.
@@ -75,7 +78,7 @@ class BrokerLoop {
   void LimitLease(std::string model_name, std::optional<int64_t> max_borrowed_bytes, Reply reply);
   void RevokeLease(ledger::LeaseId lease, Reply reply);
 
-  /// Sends the watcher a snapshot, then every change. UNAVAILABLE or RESOURCE_EXHAUSTED reach its Close.
+  /// Sends the watcher a snapshot, then every change, in place of another of the same engine. Errors reach its Close.
   void Watch(std::shared_ptr<Watcher> watcher);
   void Unwatch(std::shared_ptr<Watcher> watcher);
 
@@ -103,9 +106,11 @@ class BrokerLoop {
   absl::Time Now();
   void PublishChanges();
   void Publish(const WatchEvent& event);
-  using WatcherList = std::vector<std::shared_ptr<Watcher>>;
-  void PublishTo(WatcherList& watchers, const WatchEvent& event);
+  absl::Status CheckRoomFor(const Watcher& watcher) const;
+  void StartWatching(const std::shared_ptr<Watcher>& watcher);
   void PublishToEngine(const std::string& instance_id, const WatchEvent& event);
+  /// False: the watcher is too slow and was closed.
+  bool Tell(Watcher& watcher, const WatchEvent& event);
   void Forget(const membership::Removed& engine);
   void LogState(const membership::EngineInfo& info);
   void UpdateGauges();
@@ -119,8 +124,8 @@ class BrokerLoop {
   Tables tables_;
   LeaseMetrics lease_metrics_;
   absl::Time last_seen_, planned_wake_ = absl::InfinitePast();
-  WatcherList watchers_;                           // of everything
-  std::map<std::string, WatcherList> of_engines_;  // by instance id
+  std::vector<std::shared_ptr<Watcher>> watchers_;              // of everything
+  std::map<std::string, std::shared_ptr<Watcher>> of_engines_;  // by instance id
   std::map<std::string, membership::EngineState> logged_states_;
 
   std::thread thread_;  // last: it uses everything above

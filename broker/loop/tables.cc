@@ -146,14 +146,15 @@ void Tables::CollectChanges(absl::Time now) {
 }
 
 void Tables::AddChange(decltype(WatchEvent::what) what, std::optional<ledger::LeaseState> before) {
-  changes_.push_back({.event = {incarnation_, std::move(what)}, .before = before});
+  changes_.push_back({.event = {incarnation_, std::move(what), ++last_change_}, .before = before});
 }
 
 WatchEvent Tables::Snapshot(const std::string& instance_id) const {
   if (instance_id.empty()) {
-    return {incarnation_, WatchEvent::Snapshot{engines_.Snapshot(), leases_.Snapshot(), leases_.limits()}};
+    return {incarnation_, WatchEvent::Snapshot{engines_.Snapshot(), leases_.Snapshot(), leases_.limits()},
+            last_change_};
   }
-  return {incarnation_, WatchEvent::Snapshot{{}, leases_.LeasesOf(instance_id), leases_.limits()}};
+  return {incarnation_, WatchEvent::Snapshot{{}, leases_.LeasesOf(instance_id), leases_.limits()}, last_change_};
 }
 
 std::vector<TableChange> Tables::TakeChanges() { return std::exchange(changes_, {}); }

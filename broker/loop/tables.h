@@ -90,6 +90,7 @@ class Tables {
   membership::Membership engines_;
   ledger::Ledger leases_;
   std::vector<TableChange> changes_;
+  int64_t last_change_ = 0;  // its number
 };
 
 }  // namespace swiftcache::broker::loop

@@ -24,6 +24,7 @@ struct WatchEvent {
   };
   std::string incarnation;
   std::variant<Snapshot, membership::EngineStatus, membership::Removed, ledger::Lease, ledger::LeaseLimit> what;
+  int64_t number = 0;  // of the change, from 1 on; of a snapshot, that of the last change in it
 };
 
 /// Thread-safety: called by the loop alone, one call at a time; must not block. Ownership: shared between loop and
@@ -32,11 +33,13 @@ class Watcher {
  public:
   virtual ~Watcher() = default;
   virtual const std::string& name() const = 0;  // for the log
-  /// Of the engine that watches: it hears of the leases that it gives and takes, and of limits. "": hears of everything.
+  /// Of the engine that watches: it hears of the leases that it gives and takes, and of limits, until it watches once
+  /// more. "": hears of everything.
   virtual const std::string& instance_id() const = 0;
   /// False: no room, the reader is too slow. The loop then calls Close and forgets it.
   virtual bool Offer(const WatchEvent& event) = 0;
-  /// Last call: RESOURCE_EXHAUSTED (too slow) or UNAVAILABLE (the broker stops).
+  /// Last call: RESOURCE_EXHAUSTED (too slow, or there are too many), ABORTED (its engine watches anew) or UNAVAILABLE
+  /// (the broker stops).
   virtual void Close(absl::Status why) = 0;
 };
 

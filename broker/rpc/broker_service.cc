@@ -17,11 +17,12 @@
 
 namespace swiftcache::broker::rpc {
 
-BrokerDoor::BrokerDoor(loop::BrokerLoop& loop, const DoorOptions& options) : loop_(loop), options_(options) {
+BrokerDoor::BrokerDoor(loop::BrokerLoop& loop, const DoorOptions& options)
+    : loop_(loop), options_(options), bytes_(std::make_shared<EventBytes>(options.max_unread_snapshot_bytes)) {
   Count("Register", &BrokerDoor::Register);
   Count("Heartbeat", &BrokerDoor::Heartbeat);
   Count("Deregister", &BrokerDoor::Deregister);
-  Count("Watch", &BrokerDoor::Watch);
+  Count("Watch", &BrokerDoor::OpenWatch);
   Count("ReportWindow", &BrokerDoor::ReportWindow);
   Count("RequestLease", &BrokerDoor::RequestLease);
   Count("ScaleUp", &BrokerDoor::ScaleUp);
@@ -80,11 +81,11 @@ grpc::ServerUnaryReactor* BrokerDoor::Deregister(grpc::CallbackServerContext* co
   return reactor;
 }
 
-grpc::ServerWriteReactor<v1::WatchResponse>* BrokerDoor::Watch(grpc::CallbackServerContext* context,
-                                                               const v1::WatchRequest* request) {
+grpc::ServerWriteReactor<grpc::ByteBuffer>* BrokerDoor::OpenWatch(grpc::CallbackServerContext* context,
+                                                                  const v1::WatchRequest* request) {
   const std::string name = request->watcher().empty() ? context->peer() : request->watcher();
   auto stream = std::make_shared<WatchStream>(absl::CHexEscape(name.substr(0, kMaxNameBytes)), request->instance_id(),
-                                              options_.max_pending_watch_events, loop_);
+                                              options_.max_pending_watch_events, bytes_, loop_);
   const absl::Status known = request->instance_id().empty() ? absl::OkStatus() : CheckCaller(*request);
   known.ok() ? stream->Start() : stream->Refuse(known);
   return stream.get();

@@ -5,7 +5,10 @@
 //   ASSIGN_OR_RETURN(auto server, RpcServer::Create({.listen = "127.0.0.1:50050"}, {&door}));
 #pragma once
 
+#include <memory>
+
 #include "broker/loop/broker_loop.h"
+#include "broker/rpc/event_bytes.h"
 #include "common/rpc/counted_service.h"
 #include "swiftcache/v1/broker.grpc.pb.h"
 
@@ -13,6 +16,8 @@ namespace swiftcache::broker::rpc {
 
 struct DoorOptions {
   size_t max_pending_watch_events = 1024;  // of one watcher; beyond, it is dropped as too slow
+  /// Of all watchers together: several times the largest table. A snapshot for which there is no room is refused.
+  int64_t max_unread_snapshot_bytes = int64_t{512} << 20;
 };
 
 /// Checks the token of every call that an engine makes in its own name. Thread-safety: safe. Ownership: borrows the loop,
@@ -42,12 +47,14 @@ class BrokerDoor final : public CountedService<v1::BrokerService> {
   grpc::ServerUnaryReactor* RevokeLease(grpc::CallbackServerContext* context, const v1::RevokeLeaseRequest* request,
                                         v1::RevokeLeaseResponse* response) override;
 
-  grpc::ServerWriteReactor<v1::WatchResponse>* Watch(grpc::CallbackServerContext* context,
-                                                     const v1::WatchRequest* request) override;
+  /// Answers Watch, with WatchResponses that are bytes already.
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* OpenWatch(grpc::CallbackServerContext* context,
+                                                        const v1::WatchRequest* request);
 
  private:
   loop::BrokerLoop& loop_;
   const DoorOptions options_;
+  const std::shared_ptr<EventBytes> bytes_;  // of all streams
 };
 
 }  // namespace swiftcache::broker::rpc

@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 #include <variant>
 
 #include "common/base/name.h"
+#include "common/base/units.h"
 
 namespace swiftcache::broker::rpc {
 namespace {
@@ -135,6 +137,7 @@ v1::LeaseAccount ToProto(const membership::LeaseAccount& account) {
 
 // What one engine may make all watchers carry has a bound.
 constexpr int kMostAccounts = 64, kMostReasons = 16;
+constexpr size_t kMostAccountsBytes = 32 * kKiB;  // with the longest name of each of so many models, and short reasons
 
 membership::LeaseAccount FromProto(const v1::LeaseAccount& proto) {
   membership::LeaseAccount account{.borrower_model = proto.borrower_model(),
@@ -208,7 +211,10 @@ membership::LoadReport FromProto(const v1::EngineLoad& proto) {
                               .saved_tokens = proto.saved_tokens(),
                               .again_for_loans_tokens = proto.again_for_loans_tokens(),
                               .again_for_losses_tokens = proto.again_for_losses_tokens()};
+  size_t bytes = 0;
   for (int i = 0; i < std::min(proto.accounts_size(), kMostAccounts); ++i) {
+    bytes += proto.accounts(i).ByteSizeLong();
+    if (bytes > kMostAccountsBytes) break;
     if (IsName(proto.accounts(i).borrower_model())) load.accounts.push_back(FromProto(proto.accounts(i)));
   }
   return load;
@@ -272,28 +278,35 @@ ledger::LeaseLimit FromProto(const v1::LeaseLimit& proto) {
 
 namespace {
 
-constexpr int kMostInAPart = 512;  // of each kind: some 200 KiB
+constexpr int kMostInAPart = 512;           // of each kind: some 200 KiB, where engines say no more than they should
+constexpr size_t kMostInAPartBytes = kMiB;  // or what has more by itself
 
 std::vector<v1::WatchResponse> PartsOf(const loop::WatchEvent::Snapshot& snapshot, const std::string& instance_id) {
   std::vector<v1::WatchResponse> parts(1);
   parts[0].mutable_snapshot();  // present even when there are no engines
-  // A part is full when it has kMostInAPart of the kind that is being added.
-  const auto next = [&](int in_part) -> v1::WatchResponse::Snapshot& {
-    if (in_part == kMostInAPart) {
+  size_t part_bytes = 0;
+  // A part is full when it has kMostInAPart of the kind that is being added, or no room for so many bytes more.
+  const auto next = [&](int in_part, size_t bytes) -> v1::WatchResponse::Snapshot& {
+    if (in_part == kMostInAPart || (part_bytes > 0 && part_bytes + bytes > kMostInAPartBytes)) {
       parts.back().mutable_snapshot()->set_more(true);
       parts.emplace_back();
+      part_bytes = 0;
     }
+    part_bytes += bytes;
     return *parts.back().mutable_snapshot();
   };
   for (const membership::EngineStatus& status : snapshot.engines) {
-    *next(parts.back().snapshot().engines_size()).add_engines() = rpc::ToProto(status);
+    v1::EngineStatus engine = rpc::ToProto(status);
+    *next(parts.back().snapshot().engines_size(), engine.ByteSizeLong()).add_engines() = std::move(engine);
   }
-  for (const ledger::Lease& lease : snapshot.leases) {
-    *next(parts.back().snapshot().leases_size()).add_leases() = ForWatcher(lease, instance_id);
+  for (const ledger::Lease& plain : snapshot.leases) {
+    v1::Lease lease = ForWatcher(plain, instance_id);
+    *next(parts.back().snapshot().leases_size(), lease.ByteSizeLong()).add_leases() = std::move(lease);
   }
-  for (const ledger::LeaseLimit& limit : snapshot.limits) {
-    if (instance_id.empty() && !limit.max_borrowed_bytes.has_value()) continue;
-    *next(parts.back().snapshot().limits_size()).add_limits() = rpc::ToProto(limit);
+  for (const ledger::LeaseLimit& plain : snapshot.limits) {
+    if (instance_id.empty() && !plain.max_borrowed_bytes.has_value()) continue;
+    v1::LeaseLimit limit = rpc::ToProto(plain);
+    *next(parts.back().snapshot().limits_size(), limit.ByteSizeLong()).add_limits() = std::move(limit);
   }
   return parts;
 }

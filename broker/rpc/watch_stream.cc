@@ -2,8 +2,8 @@
 #include "broker/rpc/watch_stream.h"
 
 #include <utility>
-
-#include "broker/rpc/proto_convert.h"
+#include <variant>
+#include <vector>
 
 namespace swiftcache::broker::rpc {
 
@@ -18,14 +18,18 @@ void WatchStream::Refuse(absl::Status why) {
 }
 
 bool WatchStream::Offer(const loop::WatchEvent& event) {
+  const std::vector<grpc::Slice> messages = bytes_->For(event, instance_id_);
   {
     absl::MutexLock lock(&mutex_);
     if (end_.has_value()) return true;  // on its way out: Unwatch follows
     if (pending_.size() >= capacity_) return false;
-    for (v1::WatchResponse& message : ToProto(event, instance_id_)) {
-      message.set_version(++version_);
-      pending_.push_back(std::move(message));
+    if (std::holds_alternative<loop::WatchEvent::Snapshot>(event.what)) {
+      int64_t bytes = 0;
+      for (const grpc::Slice& part : messages) bytes += static_cast<int64_t>(part.size());
+      if (!unread_.Grow(bytes)) return false;
+      unread_parts_ = messages.size();
     }
+    for (const grpc::Slice& message : messages) pending_.push_back(WithVersion(message, ++version_));
   }
   Advance();
   return true;
@@ -34,6 +38,10 @@ bool WatchStream::Offer(const loop::WatchEvent& event) {
 void WatchStream::Close(absl::Status why) {
   Drop(std::move(why));
   Advance();
+}
+
+void WatchStream::OnNext(grpc::ByteBuffer&) {
+  if (unread_parts_ > 0 && --unread_parts_ == 0) unread_.Reset();
 }
 
 void WatchStream::OnReaderGone() { Drop(absl::CancelledError("the reader is gone")); }

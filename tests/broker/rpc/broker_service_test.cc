@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/rpc/broker_service.h"
 
+#include "absl/strings/str_cat.h"
 #include "common/base/name.h"
+#include "common/rpc/watch_snapshot.h"
 #include "tests/broker/rpc/door_fixture.h"
 #include "tests/fakes/log_lines.h"
 #include "tests/fakes/raw_rpc_client.h"
@@ -129,6 +131,65 @@ TEST_F(BrokerDoorTest, WhatSharingWasWorthGoesToWatchersWithinBounds) {
   context.TryCancel();
 }
 
+// Some 2 KB an account.
+v1::EngineLoad LoadOf(int accounts) {
+  v1::EngineLoad load;
+  for (int i = 0; i < accounts * 16; ++i) {
+    v1::LeaseAccount& account = i % 16 == 0 ? *load.add_accounts() : *load.mutable_accounts(i / 16);
+    account.set_borrower_model("chat");
+    account.add_ended()->set_reason(std::string(kMaxNameBytes, 'x'));
+  }
+  return load;
+}
+
+TEST_F(BrokerDoorTest, APartOfASnapshotIsNoLargerThoughEnginesSayAsMuchAsTheyMay) {
+  constexpr int kEngines = 80;
+  for (int i = 0; i < kEngines; ++i) {
+    const std::string name = absl::StrCat("engine-", i);
+    ASSERT_TRUE(Register(EngineNamed(name)).ok());
+    ASSERT_TRUE(Heartbeat(name, LoadOf(64)).ok());
+  }
+  grpc::ClientContext context;
+  auto reader = stub_->Watch(&context, v1::WatchRequest());
+  int engines = 0, parts = 0;
+  bool more = true;
+  for (v1::WatchResponse part; more; ++parts) {
+    ASSERT_TRUE(reader->Read(&part));
+    EXPECT_LE(part.ByteSizeLong(), (size_t{1} << 20) + 1024);
+    for (const auto& engine : part.snapshot().engines()) EXPECT_LE(engine.load().ByteSizeLong(), size_t{33} << 10);
+    EXPECT_EQ(part.version(), parts + 1);
+    engines += part.snapshot().engines_size();
+    more = part.snapshot().more();
+  }
+  EXPECT_EQ(engines, kEngines);
+  EXPECT_GE(parts, 3);
+  context.TryCancel();
+}
+
+TEST_F(BrokerDoorTest, SnapshotsThatNobodyReadsAreBoundedTogether) {
+  StopBroker();
+  Start({.max_unread_snapshot_bytes = 20 << 20});
+  for (int i = 0; i < 400; ++i) {  // some 12 MB: more than gRPC takes of what nobody reads
+    const std::string name = absl::StrCat("engine-", i);
+    ASSERT_TRUE(Register(EngineNamed(name)).ok());
+    ASSERT_TRUE(Heartbeat(name, LoadOf(14)).ok());
+  }
+  grpc::ClientContext unread_context, refused_context, read_context;
+  v1::WatchResponse first, part;
+  const auto unread = stub_->Watch(&unread_context, v1::WatchRequest());
+  ASSERT_TRUE(unread->Read(&first));
+  SetTimeout(refused_context, absl::Minutes(1));
+  const auto refused = stub_->Watch(&refused_context, v1::WatchRequest());
+  EXPECT_FALSE(refused->Read(&part));
+  EXPECT_EQ(refused->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  ASSERT_TRUE(ReadWholeSnapshot(*unread, first));  // now there is room
+  const auto read = stub_->Watch(&read_context, v1::WatchRequest());
+  EXPECT_TRUE(read->Read(&part));
+  for (grpc::ClientContext* context : {&unread_context, &read_context}) context->TryCancel();
+  unread->Finish();
+  read->Finish();
+}
+
 TEST_F(BrokerDoorTest, AReaderThatIsTooSlowIsToldAndTheOthersGoOn) {
   StopBroker();
   Start({.max_pending_watch_events = 4});
@@ -139,12 +200,7 @@ TEST_F(BrokerDoorTest, AReaderThatIsTooSlowIsToldAndTheOthersGoOn) {
 
   // Enough to fill the windows of HTTP/2 and the queue behind them.
   ASSERT_TRUE(Register(EngineNamed("a")).ok());
-  v1::EngineLoad load;
-  for (int i = 0; i < 64 * 16; ++i) {
-    v1::LeaseAccount& account = i % 16 == 0 ? *load.add_accounts() : *load.mutable_accounts(i / 16);
-    account.set_borrower_model("chat");
-    account.add_ended()->set_reason(std::string(kMaxNameBytes, 'x'));
-  }
+  v1::EngineLoad load = LoadOf(14);
   int64_t sent = 0;
   while (metrics_.Serialize().find("watchers_dropped_total 1") == std::string::npos) {
     load.set_progress(++sent);
