@@ -6,48 +6,61 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/units.h"
 #include "common/rpc/server.h"
-#include "common/rpc/status.h"
+#include "common/rpc/stream_writer.h"
 #include "engine/rpc/generate_stream.h"
 
 namespace swiftcache::engine::rpc {
 namespace {
 
-constexpr size_t kChunkBytes = 1 * kMiB;
+constexpr size_t kChunkBytes = 64 * kKiB;  // of each call one is in memory, twice
 
 absl::Status Closed() { return absl::UnavailableError("the engine has drained and ends: use another"); }
 
-/// The card, chunk after chunk; deletes itself when the call is over, as gRPC's reactors do.
-class CardStream final : public grpc::ServerWriteReactor<v1::GetModelCardResponse> {
+/// The card, chunk after chunk, each made when the one before has been taken. Thread-safety: safe. Ownership: the
+/// call's under way (`self_`, until OnDone); borrows what it is made of.
+class CardStream final : public StreamWriter<v1::GetModelCardResponse>,
+                         public std::enable_shared_from_this<CardStream> {
  public:
-  /// Sends no data where the client has the card.
-  CardStream(const SerializedCard& card, const std::string& instance_id, bool known)
-      : card_(card), offset_(known ? card.bytes.size() : 0) {
-    chunk_.set_instance_id(instance_id);
-    Next();
+  /// `calls`: null where the client has the card, which then gets no data; else one of them is this call.
+  CardStream(const SerializedCard& card, const std::string& instance_id, std::atomic<int>* calls)
+      : card_(card), instance_id_(instance_id), calls_(calls), offset_(calls == nullptr ? card.bytes.size() : 0) {}
+  ~CardStream() override {
+    if (calls_ != nullptr) --*calls_;
   }
-  void OnWriteDone(bool ok) override {
-    if (ok && offset_ < card_.bytes.size()) {
-      Next();
-    } else {
-      Finish(ok ? grpc::Status::OK : grpc::Status::CANCELLED);
+
+  void Start() ABSL_LOCKS_EXCLUDED(mutex_) {
+    self_ = shared_from_this();
+    {
+      absl::MutexLock lock(&mutex_);
+      pending_.emplace_back();
     }
+    Advance();
   }
-  void OnDone() override { delete this; }
+  void OnDone() override { self_.reset(); }  // may delete this
 
  private:
-  void Next() {
-    chunk_.set_hash(card_.hash);
-    chunk_.set_total_bytes(static_cast<int64_t>(card_.bytes.size()));
-    chunk_.set_data(card_.bytes.substr(offset_, kChunkBytes));
-    offset_ += chunk_.data().size();
-    StartWrite(&chunk_);
+  void OnReaderGone() override { Drop(absl::CancelledError("the client cancelled, or is gone")); }
+  void OnNext(v1::GetModelCardResponse& chunk) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    chunk.set_instance_id(instance_id_);
+    chunk.set_hash(card_.hash);
+    chunk.set_total_bytes(static_cast<int64_t>(card_.bytes.size()));
+    chunk.set_data(card_.bytes.substr(offset_, kChunkBytes));
+    offset_ += chunk.data().size();
+    if (offset_ < card_.bytes.size()) {
+      pending_.emplace_back();
+    } else {
+      end_ = absl::OkStatus();
+    }
   }
 
   const SerializedCard& card_;
-  size_t offset_;
-  v1::GetModelCardResponse chunk_;
+  const std::string& instance_id_;
+  std::atomic<int>* const calls_;
+  size_t offset_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<CardStream> self_;
 };
 
 }  // namespace
@@ -102,7 +115,15 @@ void EngineDoor::CloseStreams() {
 
 grpc::ServerWriteReactor<v1::GetModelCardResponse>* EngineDoor::GetModelCard(grpc::CallbackServerContext*,
                                                                              const v1::GetModelCardRequest* request) {
-  return new CardStream(card_, instance_id_, request->known_hash() == card_.hash);
+  const bool known = request->known_hash() == card_.hash;  // as who asks whether the engine lives says: never refused
+  if (!known && ++card_calls_ > kMaxCardCalls) {
+    --card_calls_;
+    return new RefusedStream<v1::GetModelCardResponse>(absl::ResourceExhaustedError(
+        absl::StrCat("more than ", kMaxCardCalls, " calls fetch the model card; try again when some have ended")));
+  }
+  auto stream = std::make_shared<CardStream>(card_, instance_id_, known ? nullptr : &card_calls_);
+  stream->Start();
+  return stream.get();
 }
 
 }  // namespace swiftcache::engine::rpc

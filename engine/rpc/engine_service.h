@@ -11,6 +11,7 @@
 //   server->Stop(deadline);
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -34,6 +35,9 @@ namespace swiftcache::engine::rpc {
 /// Errors: as in engine.proto.
 class EngineDoor final : public CountedService<v1::EngineService> {
  public:
+  /// That get data of the model card at a time: one that nobody reads takes some 130 KB.
+  static constexpr int kMaxCardCalls = 64;
+
   /// `random`: seeds and ids for requests without; called from any thread.
   EngineDoor(const WireLimits& limits, SerializedCard card, std::string instance_id, std::function<uint64_t()> random);
   ~EngineDoor() override { submitter_->Close(); }
@@ -55,6 +59,7 @@ class EngineDoor final : public CountedService<v1::EngineService> {
   const std::shared_ptr<Submitter> submitter_;  // of streams whose deadlines may pass when the server has ended, too
   const SerializedCard card_;
   const std::string instance_id_;
+  std::atomic<int> card_calls_ = 0;  // of kMaxCardCalls
   absl::Mutex mutex_;
   absl::flat_hash_map<GenerateManyStream*, std::weak_ptr<GenerateManyStream>> streams_ ABSL_GUARDED_BY(mutex_);
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;

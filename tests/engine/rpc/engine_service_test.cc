@@ -5,6 +5,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <string>
+#include <vector>
+
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "common/rpc/channel.h"
@@ -21,6 +25,8 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+
+constexpr size_t kChunkBytes = 64 << 10;  // of a model card, as engine.proto says
 
 exec::TokenEvent Tokens(int32_t index, std::vector<int32_t> ids) {
   exec::TokenEvent event;
@@ -72,6 +78,13 @@ class EngineDoorTest : public ::testing::Test {
     server_ = *std::move(server);
     stub_ = v1::EngineService::NewStub(fakes::ConnectedChannel(server_->address()));
   }
+  // Of some 3.6 MB.
+  void ServeBigCard() {
+    TearDown();
+    loader::ModelCard big = SomeCard();
+    big.tokenizer.tokens.assign(300'000, "0123456789");
+    Serve(*SerializeModelCard(big));
+  }
   // A client's request, which it cancels once the engine has it.
   void BeginAndCancel() {
     door_->Open(engine_);
@@ -102,7 +115,7 @@ class EngineDoorTest : public ::testing::Test {
       EXPECT_EQ(response.hash(), card_.hash);
       EXPECT_EQ(response.instance_id(), "i1");
       EXPECT_EQ(response.total_bytes(), static_cast<int64_t>(card_.bytes.size()));
-      EXPECT_LE(response.data().size(), size_t{1} << 20);
+      EXPECT_LE(response.data().size(), kChunkBytes);
       bytes += response.data();
     }
     const absl::Status status = FromGrpc(reader->Finish());
@@ -298,15 +311,12 @@ TEST_F(EngineDoorTest, BadRequestsAreRefusedBeforeTheEngine) {
 }
 
 TEST_F(EngineDoorTest, TheCardComesInChunksAndOnlyWhenItIsNews) {
-  TearDown();
-  loader::ModelCard big = SomeCard();
-  big.tokenizer.tokens.assign(300'000, "0123456789");
-  Serve(*SerializeModelCard(big));
+  ServeBigCard();
   int messages = 0;
   absl::StatusOr<std::string> bytes = FetchCard("", &messages);
   ASSERT_TRUE(bytes.ok()) << bytes.status();
   EXPECT_EQ(*bytes, card_.bytes);
-  EXPECT_EQ(messages, static_cast<int>((card_.bytes.size() + (1 << 20) - 1) >> 20));
+  EXPECT_EQ(messages, static_cast<int>((card_.bytes.size() + kChunkBytes - 1) / kChunkBytes));
   EXPECT_GT(messages, 2);
   bytes = FetchCard("another", &messages);
   ASSERT_TRUE(bytes.ok());
@@ -315,6 +325,35 @@ TEST_F(EngineDoorTest, TheCardComesInChunksAndOnlyWhenItIsNews) {
   ASSERT_TRUE(bytes.ok());
   EXPECT_EQ(*bytes, "");
   EXPECT_EQ(messages, 1);
+}
+
+TEST_F(EngineDoorTest, CallsForTheCardThatNobodyReadsAreBoundedAndOthersComeWhenTheyHaveEnded) {
+  ServeBigCard();
+  struct Call {
+    grpc::ClientContext context;
+    std::unique_ptr<grpc::ClientReader<v1::GetModelCardResponse>> reader;
+  };
+  std::vector<std::unique_ptr<Call>> calls;
+  v1::GetModelCardResponse chunk;
+  for (int i = 0; i < EngineDoor::kMaxCardCalls; ++i) {
+    Call& call = *calls.emplace_back(std::make_unique<Call>());
+    call.reader = stub_->GetModelCard(&call.context, v1::GetModelCardRequest());
+    ASSERT_TRUE(call.reader->Read(&chunk));
+  }
+  int messages = 0;
+  EXPECT_EQ(FetchCard("", &messages).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(FetchCard(card_.hash, &messages).ok()) << "whether the engine lives can be asked all the same";
+  EXPECT_EQ(messages, 1);
+  for (auto& call : calls) {
+    call->context.TryCancel();
+    EXPECT_EQ(call->reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  }
+  absl::StatusOr<std::string> bytes;
+  const absl::Time deadline = absl::Now() + absl::Seconds(30);
+  do bytes = FetchCard("", &messages);  // the engine hears of the end of a call when it does
+  while (!bytes.ok() && absl::Now() < deadline);
+  ASSERT_TRUE(bytes.ok()) << bytes.status();
+  EXPECT_EQ(*bytes, card_.bytes);
 }
 
 }  // namespace
