@@ -122,9 +122,9 @@ absl::Status Serve(const GatewayFlags& flags, services::ShutdownSignals& signals
   const gateway::relay::RelayImpl::Options relay_options{
       .limits = flags.limits, .id_prefix = instance, .first_engine = std::hash<std::string>()(instance)};
   ASSIGN_OR_RETURN(auto relay, gateway::relay::RelayImpl::Create(relay_options, *fleet, clock, metrics));
-  prometheus::Counter& slow_readers =
-      metrics.Counter("swiftcache_gateway_slow_readers_cut_total",
-                      "gRPC clients whose request was ended as they left too much of the answer unread.");
+  prometheus::Counter& slow_readers = metrics.Counter(
+      "swiftcache_gateway_slow_readers_cut_total",
+      "gRPC clients that were cut as they left too much of the answer unread, or read nothing for two minutes.");
   gateway::rpc::GenerateDoor::Options grpc_options;
   grpc_options.stream.on_slow_reader_cut = [&slow_readers] { slow_readers.Increment(); };
   gateway::rpc::GenerateDoor door(*relay, grpc_options, clock);

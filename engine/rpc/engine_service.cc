@@ -80,12 +80,12 @@ grpc::ServerWriteReactor<v1::EngineGenerateResponse>* EngineDoor::Generate(grpc:
   absl::StatusOr<exec::Request> plain = submitter_->Check(*request, ClientMetadata(*context, "traceparent"));
   if (!plain.ok()) return new RefusedStream<v1::EngineGenerateResponse>(plain.status());
   auto stream = std::make_shared<GenerateStream>(*submitter_);
-  stream->Start(*std::move(plain));
+  stream->Start(*context, *std::move(plain));
   return stream.get();
 }
 
 grpc::ServerBidiReactor<Counted<v1::GenerateManyRequest>, v1::GenerateManyResponse>* EngineDoor::OpenStream(
-    grpc::CallbackServerContext*) {
+    grpc::CallbackServerContext* context) {
   auto stream = std::make_shared<GenerateManyStream>(submitter_, [this](GenerateManyStream* ended) {
     absl::MutexLock lock(&mutex_);
     streams_.erase(ended);
@@ -96,7 +96,7 @@ grpc::ServerBidiReactor<Counted<v1::GenerateManyRequest>, v1::GenerateManyRespon
     streams_[stream.get()] = stream;
     closed = closed_;
   }
-  stream->Start();
+  stream->Start(*context);
   if (closed) stream->EndWhenIdle(Closed());
   return stream.get();
 }

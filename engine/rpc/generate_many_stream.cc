@@ -13,12 +13,13 @@
 namespace swiftcache::engine::rpc {
 namespace {
 
-constexpr int64_t kMaxEntries = 64 * 1024;  // of a message: about a megabyte
+// A full message takes some 30 to 100 KB on the wire: a client that reads at all takes one within the time after which
+// it would be cut.
+constexpr int64_t kFullBytes = 256 << 10;  // of memory
+constexpr int64_t kOutputBytes = 256;      // likewise, beside what MemoryOf counts
 
-int64_t EntriesIn(const exec::TokenEvent& event) {
-  auto entries = static_cast<int64_t>(event.token_ids.size());
-  for (const exec::TokenLogprob& logprob : event.logprobs) entries += 1 + static_cast<int64_t>(logprob.top.size());
-  return entries;
+int64_t BytesOf(const v1::GenerateManyResponse::Output& output) {
+  return kOutputBytes + MemoryOf(output.tokens()) + static_cast<int64_t>(output.end().message().size());
 }
 
 }  // namespace
@@ -53,8 +54,9 @@ class GenerateManyStream::Sink final : public exec::ResponseSink {
   const std::shared_ptr<Generation> generation_;
 };
 
-void GenerateManyStream::Start() {
+void GenerateManyStream::Start(grpc::CallbackServerContext& context) {
   self_ = shared_from_this();
+  CutIfStalled(context, submitter_->limits().stall_timeout, self_);
   StartRead(&command_);
 }
 
@@ -176,18 +178,25 @@ void GenerateManyStream::OnDeadline(const std::shared_ptr<Generation>& generatio
 }
 
 void GenerateManyStream::OnTokens(Generation& generation, const exec::TokenEvent& event) {
-  absl::MutexLock lock(&mutex_);
-  if (end_.has_value()) return;  // nobody reads any more
-  v1::GenerateManyResponse& message = LastMessage();
-  Generation::Slot& slot = generation.slots[event.index];
-  if (slot.message != last_message_) {
-    slot = {.message = last_message_, .output = message.outputs_size()};
-    v1::GenerateManyResponse::Output& output = *message.add_outputs();
-    output.set_generation_id(generation.id);
-    output.mutable_tokens()->set_index(event.index);
+  const int64_t most = submitter_->limits().max_unread_stream_bytes;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (end_.has_value()) return;  // nobody reads any more
+    v1::GenerateManyResponse& message = LastMessage();
+    Generation::Slot& slot = generation.slots[event.index];
+    if (slot.message != last_message_) {
+      slot = {.message = last_message_, .output = message.outputs_size()};
+      v1::GenerateManyResponse::Output& output = *message.add_outputs();
+      output.set_generation_id(generation.id);
+      output.mutable_tokens()->set_index(event.index);
+      Count(kOutputBytes);
+    }
+    Append(event, *message.mutable_outputs(slot.output)->mutable_tokens());
+    Count(MemoryOf(event));
+    if (unread_bytes_ <= most) return;
   }
-  Append(event, *message.mutable_outputs(slot.output)->mutable_tokens());
-  last_entries_ += EntriesIn(event);
+  End(absl::ResourceExhaustedError(absl::StrCat(
+      "the client left more than ", most, " bytes unread, as they lie in memory: read them before they are more")));
 }
 
 void GenerateManyStream::OnGenerationDone(Generation& generation, absl::Status status) {
@@ -199,10 +208,10 @@ void GenerateManyStream::OnGenerationDone(Generation& generation, absl::Status s
 }
 
 v1::GenerateManyResponse& GenerateManyStream::LastMessage() {
-  if (pending_.empty() || last_entries_ >= kMaxEntries) {
+  if (pending_.empty() || last_bytes_ >= kFullBytes) {
     pending_.emplace_back();
     ++last_message_;
-    last_entries_ = 0;
+    last_bytes_ = 0;
   }
   return pending_.back();
 }
@@ -216,11 +225,15 @@ void GenerateManyStream::AddEnd(int64_t id, const absl::Status& status) {
   if (const std::optional<absl::Duration> delay = RetryDelayOf(status)) {
     *end.mutable_retry_delay() = DurationToProto(*delay);
   }
+  Count(BytesOf(output));
   ++unread_ends_;
 }
 
 void GenerateManyStream::OnNext(v1::GenerateManyResponse& message) {
-  for (const v1::GenerateManyResponse::Output& output : message.outputs()) unread_ends_ -= output.has_end() ? 1 : 0;
+  for (const v1::GenerateManyResponse::Output& output : message.outputs()) {
+    unread_bytes_ -= BytesOf(output);
+    unread_ends_ -= output.has_end() ? 1 : 0;
+  }
 }
 
 void GenerateManyStream::EndWhenIdle(absl::Status status) {

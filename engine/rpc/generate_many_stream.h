@@ -2,7 +2,7 @@
 // One GenerateMany call: the generations of one client, and one message for what a step gives to all of them.
 //
 //   auto stream = std::make_shared<GenerateManyStream>(submitter, [](GenerateManyStream* ended) { ... });
-//   stream->Start();
+//   stream->Start(*context);
 //   return stream.get();                // it lives until the call is over
 #pragma once
 
@@ -27,7 +27,7 @@
 namespace swiftcache::engine::rpc {
 
 /// What sinks hear is put into the last message that waits, and goes out at the end of the step, or when the write
-/// under way is done: so a slow reader costs no more memory than its tokens.
+/// under way is done: so a slow reader costs no more memory than its tokens, and no more than max_unread_stream_bytes.
 /// Thread-safety: safe. Three kinds of threads come here: gRPC's reading one (one command at a time), the one that
 /// calls the sinks, and any of gRPC's for ends of writes, a client that is gone and deadlines. All state is guarded by
 /// `mutex_`, and neither gRPC nor the engine is called under it. A generation stands in `generations_` from before
@@ -48,8 +48,8 @@ class GenerateManyStream final
   GenerateManyStream(std::shared_ptr<const Submitter> submitter, std::function<void(GenerateManyStream*)> on_end)
       : submitter_(std::move(submitter)), on_end_(std::move(on_end)) {}
 
-  /// Called once.
-  void Start();
+  /// Called once. `context`: of the call.
+  void Start(grpc::CallbackServerContext& context);
   /// Ends the call behind its last generation. The first `status` counts.
   void EndWhenIdle(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -82,6 +82,8 @@ class GenerateManyStream final
   void EndIfIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// The message that later output joins.
   v1::GenerateManyResponse& LastMessage() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// `bytes` of memory were added to it.
+  void Count(int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { last_bytes_ += bytes, unread_bytes_ += bytes; }
   void AddEnd(int64_t id, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::shared_ptr<const Submitter> submitter_;
@@ -92,7 +94,8 @@ class GenerateManyStream final
   absl::flat_hash_map<int64_t, std::shared_ptr<Generation>> generations_ ABSL_GUARDED_BY(mutex_);
   std::optional<absl::Status> end_when_idle_ ABSL_GUARDED_BY(mutex_);
   int64_t last_message_ ABSL_GUARDED_BY(mutex_) = 0;  // number of the last one in `pending_`
-  int64_t last_entries_ ABSL_GUARDED_BY(mutex_) = 0;  // token ids and log-probabilities in it
+  int64_t last_bytes_ ABSL_GUARDED_BY(mutex_) = 0;    // of memory, in it
+  int64_t unread_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // likewise, in `pending_`
   int64_t unread_ends_ ABSL_GUARDED_BY(mutex_) = 0;   // in `pending_`
 };
 

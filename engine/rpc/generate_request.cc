@@ -14,6 +14,9 @@ namespace swiftcache::engine::rpc {
 namespace {
 
 constexpr size_t kShownBytes = 128;  // of a name that is not ours
+// Lists have up to twice the room that they need.
+constexpr int64_t kIdBytes = 2 * sizeof(int32_t);
+constexpr int64_t kLogprobBytes = 16 + sizeof(v1::TokenLogprob) + 2 * sizeof(void*);  // 16: of the allocator
 
 absl::Status CheckLength(const char* field, const std::string& value, int64_t max_bytes) {
   if (static_cast<int64_t>(value.size()) <= max_bytes) return absl::OkStatus();
@@ -97,6 +100,9 @@ void SetUsage(const exec::Usage& usage, v1::Usage& proto) {
   *proto.mutable_queue_time() = DurationToProto(usage.queue_time);
 }
 
+// Of a log-probability and those of the most likely tokens beside it.
+int64_t MemoryOfLogprob(int64_t top) { return (1 + top) * kLogprobBytes; }
+
 v1::FinishReason ToProto(exec::FinishReason reason) {
   switch (reason) {
     case exec::FinishReason::kStop:
@@ -139,6 +145,20 @@ void Append(const exec::TokenEvent& event, v1::EngineGenerateResponse& response)
   for (const exec::TokenLogprob& logprob : event.logprobs) AddLogprob(logprob, response);
   if (event.finish.has_value()) response.set_finish_reason(ToProto(*event.finish));
   if (event.usage.has_value()) SetUsage(*event.usage, *response.mutable_usage());
+}
+
+int64_t MemoryOf(const exec::TokenEvent& event) {
+  int64_t bytes = kIdBytes * static_cast<int64_t>(event.token_ids.size());
+  for (const exec::TokenLogprob& logprob : event.logprobs) {
+    bytes += MemoryOfLogprob(static_cast<int64_t>(logprob.top.size()));
+  }
+  return bytes;
+}
+
+int64_t MemoryOf(const v1::EngineGenerateResponse& response) {
+  int64_t bytes = kIdBytes * response.token_ids_size();
+  for (const v1::TokenLogprob& logprob : response.logprobs()) bytes += MemoryOfLogprob(logprob.top_size());
+  return bytes;
 }
 
 v1::EngineGenerateResponse ToProto(const exec::TokenEvent& event) {

@@ -9,6 +9,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/rpc/stall_timeout.h"
 #include "engine/exec/request.h"
 #include "swiftcache/v1/engine.pb.h"
 
@@ -21,6 +23,10 @@ struct WireLimits {
   int64_t max_cache_salt_bytes = 1024;
   int64_t max_stop_token_ids = 1024;
   int64_t max_n = 128;
+  // Of memory, that clients leave unread: of a call of Generate, and of all generations of a GenerateMany. That is 40
+  // seconds of 3,000 tokens a second with 20 log-probabilities each, and hours of others.
+  int64_t max_unread_bytes = int64_t{16} << 20, max_unread_stream_bytes = int64_t{256} << 20;
+  absl::Duration stall_timeout = kStallTimeout;
 };
 
 /// `random` gives the seed and the id of a request that has none.
@@ -33,5 +39,9 @@ v1::EngineGenerateResponse ToProto(const exec::TokenEvent& event);
 
 /// Appends the tokens of `event` to a response of the same index that was not sent yet, or to a new one.
 void Append(const exec::TokenEvent& event, v1::EngineGenerateResponse& response);
+
+/// About how many bytes of memory Append takes for an event, and how many it took for all those in a response.
+int64_t MemoryOf(const exec::TokenEvent& event);
+int64_t MemoryOf(const v1::EngineGenerateResponse& response);
 
 }  // namespace swiftcache::engine::rpc

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "common/rpc/status.h"
 #include "engine/rpc/generate_request.h"
 
 namespace swiftcache::engine::rpc {
@@ -21,8 +23,9 @@ class StreamSink final : public exec::ResponseSink {
 
 }  // namespace
 
-void GenerateStream::Start(exec::Request request) {
+void GenerateStream::Start(grpc::CallbackServerContext& context, exec::Request request) {
   self_ = shared_from_this();
+  CutIfStalled(context, submitter_.limits().stall_timeout, self_);
   request_id_ = request.request_id;
   number_ = request.number;
   {
@@ -34,6 +37,8 @@ void GenerateStream::Start(exec::Request request) {
 }
 
 void GenerateStream::OnTokens(const exec::TokenEvent& event) {
+  const int64_t most = submitter_.limits().max_unread_bytes;
+  bool too_much = false;
   {
     absl::MutexLock lock(&mutex_);
     if (end_.has_value()) return;  // the reader is gone
@@ -44,6 +49,15 @@ void GenerateStream::OnTokens(const exec::TokenEvent& event) {
     } else {
       Append(event, *same);
     }
+    unread_bytes_ += MemoryOf(event);
+    too_much = unread_bytes_ > most;
+  }
+  if (too_much) {
+    GiveUp(WithRetryDelay(
+        absl::ResourceExhaustedError(absl::StrCat(
+            "the client left more than ", most,
+            " bytes of the answer unread, as it lies in memory; read faster or ask for fewer log-probabilities")),
+        kRetryDelay));
   }
   Advance();
 }
@@ -57,8 +71,8 @@ void GenerateStream::End(absl::Status status) {
   Advance();
 }
 
-void GenerateStream::OnReaderGone() {
-  Drop(absl::CancelledError("the client cancelled, or is gone"));
+void GenerateStream::GiveUp(absl::Status why) {
+  Drop(std::move(why));
   bool cancel = false;
   {
     absl::MutexLock lock(&mutex_);
@@ -66,6 +80,8 @@ void GenerateStream::OnReaderGone() {
   }
   if (cancel) submitter_.Cancel(request_id_, number_);
 }
+
+void GenerateStream::OnNext(v1::EngineGenerateResponse& response) { unread_bytes_ -= MemoryOf(response); }
 
 void GenerateStream::OnDone() { self_.reset(); }  // may delete this
 

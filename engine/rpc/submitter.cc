@@ -2,15 +2,12 @@
 #include "engine/rpc/submitter.h"
 
 #include "absl/strings/escaping.h"
-#include "absl/time/time.h"
 #include "common/base/traceparent.h"
 #include "common/log/log.h"
 #include "common/rpc/status.h"
 
 namespace swiftcache::engine::rpc {
 namespace {
-
-constexpr absl::Duration kRetryDelay = absl::Seconds(1);  // what a full queue asks of clients
 
 // The engine logs those requests that it accepted.
 void LogRefusal(const RequestTag& tag, const absl::Status& status) {

@@ -16,11 +16,14 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "engine/exec/engine.h"
 #include "engine/rpc/generate_request.h"
 #include "swiftcache/v1/engine.pb.h"
 
 namespace swiftcache::engine::rpc {
+
+inline constexpr absl::Duration kRetryDelay = absl::Seconds(1);  // what RESOURCE_EXHAUSTED asks of clients
 
 /// Each refusal is logged and counted. Thread-safety: safe. Ownership: borrows the engine, from Open to Close. Errors:
 /// UNAVAILABLE until Open, then those of ToRequest and Engine::Submit; RESOURCE_EXHAUSTED carries RetryInfo.
@@ -29,6 +32,7 @@ class Submitter {
   /// `random`: seeds and ids for requests without; called from any thread.
   Submitter(const WireLimits& limits, std::function<uint64_t()> random) : limits_(limits), random_(std::move(random)) {}
 
+  const WireLimits& limits() const { return limits_; }
   void Open(exec::Engine& engine) { engine_ = &engine; }
   /// No Cancel reaches the engine any more. REQUIRES: nothing is submitted or checked from now on.
   void Close() ABSL_LOCKS_EXCLUDED(mutex_) {

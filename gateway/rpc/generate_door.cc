@@ -98,6 +98,7 @@ void GenerateDoor::Refuse(const grpc::CallbackServerContext& context, const v1::
 grpc::ServerWriteReactor<v1::GenerateResponse>* GenerateDoor::Generate(grpc::CallbackServerContext* context,
                                                                        const v1::GenerateRequest* request) {
   const std::shared_ptr<GenerateStream> stream = GenerateStream::Create(options_.stream);
+  stream->CutIfStalled(*context, options_.stream.stall_timeout, stream);
   absl::StatusOr<relay::GenerateRequest> plain = ToPlain(relay_, *request);
   absl::Status status = plain.status();
   if (plain.ok()) {

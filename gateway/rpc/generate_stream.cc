@@ -69,12 +69,27 @@ void GenerateStream::OnEvent(relay::GenerateEvent event) {
     too_slow = unread_bytes_ > options_.max_unread_bytes;
   }
   if (too_slow) {
-    if (options_.on_slow_reader_cut) options_.on_slow_reader_cut();
-    GiveUp(absl::ResourceExhaustedError(
+    CutReader(absl::ResourceExhaustedError(
         absl::StrCat("the client left more than ", options_.max_unread_bytes,
                      " bytes of the answer unread, as it lies in memory; read faster or ask for less")));
   }
   Advance();
+}
+
+// It gets no status; the request's log line and metrics do.
+void GenerateStream::OnStalled() {
+  CutReader(absl::ResourceExhaustedError(
+      absl::StrCat("the client has read nothing for ", absl::FormatDuration(options_.stall_timeout), "; read faster")));
+}
+
+void GenerateStream::CutReader(absl::Status why) {
+  bool before = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    before = std::exchange(cut_, true);
+  }
+  if (!before && options_.on_slow_reader_cut) options_.on_slow_reader_cut();
+  GiveUp(std::move(why));
 }
 
 void GenerateStream::OnDone(absl::Status status) {

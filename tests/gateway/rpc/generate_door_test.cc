@@ -14,6 +14,7 @@
 #include "common/rpc/channel.h"
 #include "common/rpc/server.h"
 #include "common/rpc/status.h"
+#include "tests/fakes/connected_channel.h"
 #include "tests/fakes/log_lines.h"
 #include "tests/gateway/relay/relay_fixture.h"
 
@@ -28,8 +29,12 @@ using ::testing::MatchesRegex;
 
 class GenerateDoorTest : public RelayFixture {
  protected:
-  GenerateDoorTest()
-      : door_(*relay_, {.stream = {.max_unread_bytes = 1 << 20, .on_slow_reader_cut = [this] { ++cut_; }}}, clock_) {
+  explicit GenerateDoorTest(absl::Duration stall_timeout = absl::Minutes(10))
+      : door_(*relay_,
+              {.stream = {.max_unread_bytes = 1 << 20,
+                          .stall_timeout = stall_timeout,
+                          .on_slow_reader_cut = [this] { ++cut_; }}},
+              clock_) {
     server_ = *RpcServer::Create({.listen = "127.0.0.1:0"}, {&door_});
     stub_ = v1::GenerateService::NewStub(grpc::CreateChannel(server_->address(), grpc::InsecureChannelCredentials()));
   }
@@ -186,6 +191,50 @@ TEST_F(GenerateDoorTest, AClientThatDoesNotReadIsGivenUpOnceTheBoundIsReached) {
     absl::SleepFor(absl::Milliseconds(10));
   }
   EXPECT_THAT(metrics_.Serialize(), HasSubstr(counted)) << "not as the client's own end";
+}
+
+class StalledReaderTest : public GenerateDoorTest {
+ protected:
+  StalledReaderTest() : GenerateDoorTest(absl::Milliseconds(200)) {
+    stub_ = v1::GenerateService::NewStub(fakes::ConnectedChannel(server_->address()));  // whose window does not grow
+  }
+  // Reads when the server has cut the call.
+  grpc::StatusCode FinishLate(grpc::ClientReader<v1::GenerateResponse>& reader) {
+    for (int i = 0; i < 6000 && cut_ == 0; ++i) absl::SleepFor(absl::Milliseconds(10));
+    EXPECT_EQ(cut_, 1);
+    v1::GenerateResponse response;
+    while (reader.Read(&response)) {
+    }
+    return reader.Finish().error_code();
+  }
+};
+
+TEST_F(StalledReaderTest, AClientThatReadsNothingForTooLongIsCut) {
+  Serve({"a"});
+  absl::Notification cancelled;
+  engines_["a"].SetScript([&](FakeCall& call) {
+    call.SendText(std::string(100 << 10, 'x'));  // more than gRPC sends to who does not read
+    call.WaitCancelled();
+    cancelled.Notify();
+  });
+  grpc::ClientContext context;
+  SetTimeout(context, absl::Minutes(2));
+  auto reader = stub_->Generate(&context, Request("x"));
+  cancelled.WaitForNotification();
+  EXPECT_EQ(FinishLate(*reader), grpc::StatusCode::CANCELLED);
+}
+
+TEST_F(StalledReaderTest, SoIsOneThatDoesNotReadTheRestOfAnAnswerThatHasEnded) {
+  Serve({"a"});
+  engines_["a"].SetScript([&](FakeCall& call) {
+    call.SendText(std::string(100 << 10, 'x'));
+    call.SendFinish(fleet::FinishReason::kStop);
+    call.End(absl::OkStatus());
+  });
+  grpc::ClientContext context;
+  SetTimeout(context, absl::Minutes(2));
+  auto reader = stub_->Generate(&context, Request("x"));
+  EXPECT_EQ(FinishLate(*reader), grpc::StatusCode::CANCELLED);
 }
 
 TEST_F(GenerateDoorTest, ListsTokenizesAndDetokenizes) {
