@@ -9,12 +9,8 @@
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
-#include <netdb.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
+#include <algorithm>
 #include <mutex>
 #include <utility>
 
@@ -24,10 +20,14 @@
 #include "common/base/wall_time.h"
 #include "common/rpc/address.h"
 #include "common/rpc/callback_pulse.h"
+#include "common/rpc/listener.h"
 #include "common/rpc/reflection_door.h"
 
 namespace swiftcache {
 namespace {
+
+using Acceptor = grpc::experimental::ExternalConnectionAcceptor;
+using ExternalConnection = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
 
 /// Tells reflection the full names of the services while the server is built, since grpc::Service does not have them.
 class ServiceNames final : public grpc::ServerBuilderPlugin {
@@ -60,12 +60,21 @@ class ServiceNamesOption final : public grpc::ServerBuilderOption {
 
 class GrpcServer final : public RpcServer {
  public:
-  GrpcServer(std::unique_ptr<ReflectionDoor> reflection, std::unique_ptr<grpc::Server> server, HostPort where)
+  GrpcServer(std::unique_ptr<ReflectionDoor> reflection, std::unique_ptr<grpc::Server> server,
+             std::unique_ptr<Acceptor> acceptor, std::unique_ptr<Listener> listener, std::string address)
       : reflection_(std::move(reflection)),
         server_(std::move(server)),
-        address_(where.ToString()),
+        acceptor_(std::move(acceptor)),
+        listener_(std::move(listener)),
+        address_(std::move(address)),
         pulse_(std::make_unique<CallbackPulse>()) {
     SetServing(false);
+    listener_->Start([this](int listening, int connection) {
+      Acceptor::NewConnectionParameters parameters;
+      parameters.listener_fd = listening;
+      parameters.fd = connection;
+      acceptor_->HandleNewConnection(&parameters);
+    });
   }
   ~GrpcServer() override { Stop(absl::InfinitePast()); }
 
@@ -82,6 +91,7 @@ class GrpcServer final : public RpcServer {
     std::call_once(stopped_, [&] {
       SetServing(false);
       pulse_.reset();
+      listener_->Stop();  // gRPC does not close what it is given after Shutdown
       server_->Shutdown(absl::ToChronoTime(std::max(ToWallTime(deadline), absl::UnixEpoch())));
       server_->Wait();
     });
@@ -90,47 +100,12 @@ class GrpcServer final : public RpcServer {
  private:
   const std::unique_ptr<ReflectionDoor> reflection_;
   const std::unique_ptr<grpc::Server> server_;
+  const std::unique_ptr<Acceptor> acceptor_;
+  const std::unique_ptr<Listener> listener_;
   const std::string address_;
   std::unique_ptr<CallbackPulse> pulse_;
   std::once_flag stopped_;
 };
-
-const char* RemedyOf(int why) {
-  switch (why) {
-    case EACCES:
-      return "choose a port of 1024 or above";
-    case EADDRNOTAVAIL:
-      return "give one of this machine's addresses";
-    default:
-      return "stop what holds the address, or name another with --listen";
-  }
-}
-
-// gRPC does not say why it could not listen: ask the kernel the same question.
-absl::Status CannotListen(const HostPort& where) {
-  const auto error = [&where](bool may_pass, const char* why, const char* remedy) {
-    std::string text = absl::StrCat("cannot listen on ", where.ToString(), " (--listen): ", why, "; ", remedy);
-    return may_pass ? absl::UnavailableError(text) : absl::InvalidArgumentError(text);
-  };
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE;
-  addrinfo* found = nullptr;
-  if (const int rc = getaddrinfo(where.host.c_str(), std::to_string(where.port).c_str(), &hints, &found); rc != 0) {
-    return error(rc == EAI_AGAIN, gai_strerror(rc), RemedyOf(EADDRNOTAVAIL));
-  }
-  int why = 0;
-  for (const addrinfo* a = found; a != nullptr; a = a->ai_next) {
-    const int fd = socket(a->ai_family, a->ai_socktype, a->ai_protocol);
-    if (fd < 0) continue;
-    const int one = 1;
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-    if (bind(fd, a->ai_addr, a->ai_addrlen) != 0 || listen(fd, 1) != 0) why = errno;
-    close(fd);
-  }
-  freeaddrinfo(found);
-  return error(why != EACCES, why == 0 ? "refused by gRPC" : std::strerror(why), RemedyOf(why));
-}
 
 void Configure(const RpcServer::Options& options, grpc::ServerBuilder& builder) {
   builder.SetMaxReceiveMessageSize(options.max_request_bytes);
@@ -140,7 +115,6 @@ void Configure(const RpcServer::Options& options, grpc::ServerBuilder& builder) 
   builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
   builder.SetResourceQuota(grpc::ResourceQuota("rpc_server").Resize(static_cast<size_t>(options.max_memory_bytes)));
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_streams_per_connection);
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // else a taken port would be shared in silence
   // Clients may ping as often as CreateRpcChannel does; a client whose host vanished is noticed and its calls
   // cancelled.
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
@@ -159,18 +133,20 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Create(const Options& opti
                                                              const std::vector<grpc::Service*>& services) {
   ASSIGN_OR_RETURN(HostPort where, HostPort::Parse(options.listen));
   [[maybe_unused]] static const bool has_health = (grpc::EnableDefaultHealthCheckService(true), true);
-  int port = 0;
+  ASSIGN_OR_RETURN(std::unique_ptr<Listener> listener, Listener::Create(where));
+  where.port = listener->port();
   auto reflection = std::make_unique<ReflectionDoor>();
   grpc::ServerBuilder builder;
   Configure(options, builder);
   builder.SetOption(std::make_unique<ServiceNamesOption>(reflection.get()));
-  builder.AddListeningPort(where.ToString(), grpc::InsecureServerCredentials(), &port);
+  std::unique_ptr<Acceptor> acceptor = builder.experimental().AddExternalConnectionAcceptor(
+      ExternalConnection::FROM_FD, grpc::InsecureServerCredentials());
   for (grpc::Service* service : services) builder.RegisterService(service);
   builder.RegisterService(reflection.get());
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
-  if (server == nullptr || port == 0) return CannotListen(where);
-  where.port = port;
-  return std::make_unique<GrpcServer>(std::move(reflection), std::move(server), where);
+  if (server == nullptr) return absl::UnavailableError(absl::StrCat("gRPC cannot serve on ", where.ToString()));
+  return std::make_unique<GrpcServer>(std::move(reflection), std::move(server), std::move(acceptor),
+                                      std::move(listener), where.ToString());
 }
 
 }  // namespace swiftcache

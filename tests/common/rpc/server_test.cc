@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <grpcpp/client_context.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,10 +15,12 @@
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "common/rpc/address.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/counted_service.h"
 #include "common/rpc/status.h"
 #include "swiftcache/v1/broker.grpc.pb.h"
+#include "tests/fakes/few_descriptors.h"
 #include "tests/fakes/held_port.h"
 #include "tests/fakes/raw_rpc_client.h"
 
@@ -173,6 +177,27 @@ TEST(RpcServerTest, OfAPortThatThisUserMayNotHaveIsSaidWhichItMay) {
 TEST(RpcServerTest, BadAddressIsRefused) {
   SlowBroker broker;
   EXPECT_EQ(RpcServer::Create({.listen = "nonsense"}, {&broker}).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+// gRPC's own listener would never accept again.
+TEST(RpcServerTest, AServerThatHadNoDescriptorLeftServesAgainWhenItHas) {
+  SlowBroker service;
+  auto server = Serve(service);
+  ASSERT_NE(server, nullptr);
+  ASSERT_TRUE(SendHeartbeat(server->address(), 1).ok());
+  const absl::StatusOr<HostPort> where = HostPort::Parse(server->address());
+  ASSERT_TRUE(where.ok());
+  const int client = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  {
+    const fakes::FewDescriptors none(0);
+    const sockaddr_in there{.sin_family = AF_INET,
+                            .sin_port = htons(static_cast<uint16_t>(where->port)),
+                            .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    EXPECT_EQ(connect(client, reinterpret_cast<const sockaddr*>(&there), sizeof there), 0);
+    absl::SleepFor(absl::Milliseconds(500));  // it tries to accept meanwhile
+  }
+  close(client);
+  EXPECT_TRUE(SendHeartbeat(server->address(), 1).ok());
 }
 
 // gRPC's threads wait for a second before they sleep for 100 ms: the calls come in the middle of that.
