@@ -60,9 +60,9 @@ struct GatewayFlags {
                    "requests under way at SIGTERM may take this long");
     flags.Bytes("max_prompt_bytes", &limits.max_prompt_bytes, 1, int64_t{60} << 20,
                 "longer prompts are refused unread");
-    flags.Integer(
-        "max_http_connections", &max_http_connections, 1, 65536,
-        "clients on HTTP at once, each answer that streams is one; more get 503, but for /live, /health, /metrics");
+    flags.Integer("max_http_connections", &max_http_connections, 1, 65536,
+                  "clients on HTTP at once, each answer that streams is one; more get 503, but for /live, /health, "
+                  "/metrics; at most three quarters of the files that the gateway may open");
     log.Declare(flags);
     const std::optional<int> exit_code = flags.Parse(argc, argv);
     changed = flags.Changed();
@@ -135,7 +135,7 @@ absl::Status Serve(const GatewayFlags& flags, services::ShutdownSignals& signals
   const int64_t max_request_bytes = flags.limits.max_prompt_bytes + kRequestRoomBytes;
   HttpServer::Options http_options{.listen = flags.http_listen,
                                    .max_body_bytes = max_request_bytes,
-                                   .max_connections = flags.max_http_connections,
+                                   .max_connections = services::HttpConnections(flags.max_http_connections),
                                    .threads = kHttpThreads};
   http_options.max_all_unsent_bytes += max_held_answer_bytes;  // whole answers count in both until they are written
   const auto is_ready = [&] { return fleet->ready() && !draining; };

@@ -16,6 +16,7 @@
 
 #include <signal.h>
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
@@ -51,6 +52,10 @@ void PrepareProcess();
 /// Lets this process open as many files as its hard limit allows: a client takes one, and so does a lease; the usual
 /// soft limit of 1,024 is there for programs that call select(2). Where it cannot be raised it stays.
 void RaiseFileLimit();
+
+/// As many clients of HTTP as are `wanted`, but at most three quarters of the files that this process may open, with a
+/// warning: each takes one, and where they have all, no other client is let in, nor who asks how the server is.
+int64_t HttpConnections(int64_t wanted);
 
 /// `listening grpc=HOST:PORT http=HOST:PORT` on standard output: scripts read it. The log warns of what is not on loopback.
 void PrintListening(const std::string& grpc_address, const std::string& http_address);
