@@ -86,6 +86,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* BrokerDoor::OpenWatch(grpc::Callback
   const std::string name = request->watcher().empty() ? context->peer() : request->watcher();
   auto stream = std::make_shared<WatchStream>(absl::CHexEscape(name.substr(0, kMaxNameBytes)), request->instance_id(),
                                               options_.max_pending_watch_events, bytes_, loop_);
+  stream->CutIfStalled(*context, options_.stall_timeout, stream);
   const absl::Status known = request->instance_id().empty() ? absl::OkStatus() : CheckCaller(*request);
   known.ok() ? stream->Start() : stream->Refuse(known);
   return stream.get();

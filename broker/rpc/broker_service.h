@@ -5,11 +5,15 @@
 //   ASSIGN_OR_RETURN(auto server, RpcServer::Create({.listen = "127.0.0.1:50050"}, {&door}));
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 
+#include "absl/time/time.h"
 #include "broker/loop/broker_loop.h"
 #include "broker/rpc/event_bytes.h"
 #include "common/rpc/counted_service.h"
+#include "common/rpc/stall_timeout.h"
 #include "swiftcache/v1/broker.grpc.pb.h"
 
 namespace swiftcache::broker::rpc {
@@ -18,6 +22,7 @@ struct DoorOptions {
   size_t max_pending_watch_events = 1024;  // of one watcher; beyond, it is dropped as too slow
   /// Of all watchers together: several times the largest table. A snapshot for which there is no room is refused.
   int64_t max_unread_snapshot_bytes = int64_t{512} << 20;
+  absl::Duration stall_timeout = kStallTimeout;  // a watcher that reads nothing for so long is cut
 };
 
 /// Checks the token of every call that an engine makes in its own name. Thread-safety: safe. Ownership: borrows the loop,

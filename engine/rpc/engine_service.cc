@@ -113,7 +113,7 @@ void EngineDoor::CloseStreams() {
   }
 }
 
-grpc::ServerWriteReactor<v1::GetModelCardResponse>* EngineDoor::GetModelCard(grpc::CallbackServerContext*,
+grpc::ServerWriteReactor<v1::GetModelCardResponse>* EngineDoor::GetModelCard(grpc::CallbackServerContext* context,
                                                                              const v1::GetModelCardRequest* request) {
   const bool known = request->known_hash() == card_.hash;  // as who asks whether the engine lives says: never refused
   if (!known && ++card_calls_ > kMaxCardCalls) {
@@ -122,6 +122,7 @@ grpc::ServerWriteReactor<v1::GetModelCardResponse>* EngineDoor::GetModelCard(grp
         absl::StrCat("more than ", kMaxCardCalls, " calls fetch the model card; try again when some have ended")));
   }
   auto stream = std::make_shared<CardStream>(card_, instance_id_, known ? nullptr : &card_calls_);
+  stream->CutIfStalled(*context, submitter_->limits().stall_timeout, stream);
   stream->Start();
   return stream.get();
 }

@@ -142,6 +142,18 @@ v1::EngineLoad LoadOf(int accounts) {
   return load;
 }
 
+class BrokerDoorSnapshotTest : public BrokerDoorTest {
+ protected:
+  // Some 12 MB of a snapshot: more than gRPC takes of what nobody reads.
+  void RegisterMany() {
+    for (int i = 0; i < 400; ++i) {
+      const std::string name = absl::StrCat("engine-", i);
+      ASSERT_TRUE(Register(EngineNamed(name)).ok());
+      ASSERT_TRUE(Heartbeat(name, LoadOf(14)).ok());
+    }
+  }
+};
+
 TEST_F(BrokerDoorTest, APartOfASnapshotIsNoLargerThoughEnginesSayAsMuchAsTheyMay) {
   constexpr int kEngines = 80;
   for (int i = 0; i < kEngines; ++i) {
@@ -166,14 +178,10 @@ TEST_F(BrokerDoorTest, APartOfASnapshotIsNoLargerThoughEnginesSayAsMuchAsTheyMay
   context.TryCancel();
 }
 
-TEST_F(BrokerDoorTest, SnapshotsThatNobodyReadsAreBoundedTogether) {
+TEST_F(BrokerDoorSnapshotTest, WhatNobodyReadsIsBoundedTogether) {
   StopBroker();
   Start({.max_unread_snapshot_bytes = 20 << 20});
-  for (int i = 0; i < 400; ++i) {  // some 12 MB: more than gRPC takes of what nobody reads
-    const std::string name = absl::StrCat("engine-", i);
-    ASSERT_TRUE(Register(EngineNamed(name)).ok());
-    ASSERT_TRUE(Heartbeat(name, LoadOf(14)).ok());
-  }
+  RegisterMany();
   grpc::ClientContext unread_context, refused_context, read_context;
   v1::WatchResponse first, part;
   const auto unread = stub_->Watch(&unread_context, v1::WatchRequest());
@@ -188,6 +196,28 @@ TEST_F(BrokerDoorTest, SnapshotsThatNobodyReadsAreBoundedTogether) {
   for (grpc::ClientContext* context : {&unread_context, &read_context}) context->TryCancel();
   unread->Finish();
   read->Finish();
+}
+
+TEST_F(BrokerDoorSnapshotTest, AReaderThatReadsNothingForLongIsCut) {
+  StopBroker();
+  Start({.max_unread_snapshot_bytes = 20 << 20, .stall_timeout = absl::Seconds(1)});
+  RegisterMany();
+  grpc::ClientContext unread_context;
+  v1::WatchResponse part;
+  const auto unread = stub_->Watch(&unread_context, v1::WatchRequest());
+  ASSERT_TRUE(unread->Read(&part));
+  bool has_room = false;
+  for (const absl::Time deadline = absl::Now() + absl::Minutes(1); !has_room && absl::Now() < deadline;) {
+    grpc::ClientContext context;
+    const auto next = stub_->Watch(&context, v1::WatchRequest());
+    has_room = next->Read(&part);
+    context.TryCancel();
+    next->Finish();
+  }
+  EXPECT_TRUE(has_room);
+  while (unread->Read(&part)) {
+  }
+  EXPECT_EQ(unread->Finish().error_code(), grpc::StatusCode::CANCELLED);
 }
 
 TEST_F(BrokerDoorTest, AReaderThatIsTooSlowIsToldAndTheOthersGoOn) {

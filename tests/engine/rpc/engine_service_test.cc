@@ -69,9 +69,9 @@ class EngineDoorTest : public ::testing::Test {
     if (server_ != nullptr) server_->Stop(absl::Now());
   }
 
-  void Serve(SerializedCard card) {
+  void Serve(SerializedCard card, absl::Duration stall_timeout = kStallTimeout) {
     card_ = card;
-    const WireLimits limits{.model_card_hash = card.hash, .vocab_size = 8};
+    const WireLimits limits{.model_card_hash = card.hash, .vocab_size = 8, .stall_timeout = stall_timeout};
     door_ = std::make_unique<EngineDoor>(limits, std::move(card), "i1", [] { return uint64_t{7}; });
     auto server = RpcServer::Create({.listen = "127.0.0.1:0"}, {door_.get()});
     ASSERT_TRUE(server.ok()) << server.status();
@@ -79,11 +79,11 @@ class EngineDoorTest : public ::testing::Test {
     stub_ = v1::EngineService::NewStub(fakes::ConnectedChannel(server_->address()));
   }
   // Of some 3.6 MB.
-  void ServeBigCard() {
+  void ServeBigCard(absl::Duration stall_timeout = kStallTimeout) {
     TearDown();
     loader::ModelCard big = SomeCard();
     big.tokenizer.tokens.assign(300'000, "0123456789");
-    Serve(*SerializeModelCard(big));
+    Serve(*SerializeModelCard(big), stall_timeout);
   }
   // A client's request, which it cancels once the engine has it.
   void BeginAndCancel() {
@@ -354,6 +354,22 @@ TEST_F(EngineDoorTest, CallsForTheCardThatNobodyReadsAreBoundedAndOthersComeWhen
   while (!bytes.ok() && absl::Now() < deadline);
   ASSERT_TRUE(bytes.ok()) << bytes.status();
   EXPECT_EQ(*bytes, card_.bytes);
+}
+
+TEST_F(EngineDoorTest, ACallForTheCardThatNobodyReadsIsCut) {
+  ServeBigCard(/*stall_timeout=*/absl::Seconds(1));
+  grpc::StatusCode code = grpc::StatusCode::OK;
+  for (int seconds = 2; code == grpc::StatusCode::OK && seconds <= 32; seconds *= 2) {  // on a busy machine it is late
+    grpc::ClientContext context;
+    const auto reader = stub_->GetModelCard(&context, v1::GetModelCardRequest());
+    v1::GetModelCardResponse chunk;
+    ASSERT_TRUE(reader->Read(&chunk));
+    absl::SleepFor(absl::Seconds(seconds));
+    while (reader->Read(&chunk)) {
+    }
+    code = reader->Finish().error_code();
+  }
+  EXPECT_EQ(code, grpc::StatusCode::CANCELLED);
 }
 
 }  // namespace
