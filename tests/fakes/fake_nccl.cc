@@ -51,29 +51,26 @@ void FakeNccl::ConnectIn(absl::Duration time) {
   connect_in_ = time;
 }
 
-void FakeNccl::BeforeSends(std::function<void()> hook) {
-  std::lock_guard lock(mutex_);
-  before_sends_ = std::move(hook);
+void FakeNccl::BeforeSends(std::function<void()> act) { Set(before_sends_, std::move(act)); }
+void FakeNccl::BeforeAborts(std::function<void()> act) { Set(before_aborts_, std::move(act)); }
+void FakeNccl::BeforeTransfers(std::function<void()> act) { Set(before_transfers_, std::move(act)); }
+
+void FakeNccl::Set(Hook& hook, std::function<void()> act) {
+  std::unique_lock lock(mutex_);
+  hook.act = std::move(act);
+  hook_returned_.wait(lock, [&] { return hook.running == 0; });
 }
 
-void FakeNccl::BeforeAborts(std::function<void()> hook) {
-  std::lock_guard lock(mutex_);
-  before_aborts_ = std::move(hook);
-}
-
-void FakeNccl::BeforeTransfers(std::function<void()> hook) {
-  std::lock_guard lock(mutex_);
-  before_transfers_ = std::move(hook);
-}
-
-// Without the lock: it may wait.
-void FakeNccl::CallHook(const std::function<void()>& hook) {
-  std::function<void()> now;
-  {
-    std::lock_guard lock(mutex_);
-    now = hook;
-  }
-  if (now) now();
+void FakeNccl::Call(Hook& hook) {
+  std::unique_lock lock(mutex_);
+  if (!hook.act) return;
+  const std::function<void()> now = hook.act;
+  ++hook.running;
+  lock.unlock();
+  now();
+  lock.lock();
+  --hook.running;
+  hook_returned_.notify_all();
 }
 
 std::string FakeNccl::Misuse() const {
@@ -165,7 +162,7 @@ absl::StatusOr<bool> FakeNccl::Settled(NcclComm handle) {
 
 absl::Status FakeNccl::Transfer(NcclComm handle, NcclDirection direction, int peer, std::span<const NcclRun> runs,
                                 backend::cuda::Stream stream) {
-  CallHook(before_transfers_);
+  Call(before_transfers_);
   std::lock_guard lock(mutex_);
   const auto it = comms_.find(static_cast<uint64_t>(handle));
   if (it == comms_.end() || it->second.failed || !it->second.settled) {
@@ -214,7 +211,7 @@ bool FakeNccl::Match(const Group& a, const Group& b) {
 // The kernel. Groups that do not match wait until somebody aborts, as those of the real one may.
 void FakeNccl::RunGroup(Meeting& meeting, int rank, size_t index, const std::shared_ptr<Group>& group) {
   const bool sends = group->direction == NcclDirection::kSend;
-  if (sends && !group->connects) CallHook(before_sends_);
+  if (sends && !group->connects) Call(before_sends_);
   std::unique_lock lock(meeting.mutex);
   group->there = true;
   meeting.changed.notify_all();
@@ -249,7 +246,7 @@ void FakeNccl::RunGroup(Meeting& meeting, int rank, size_t index, const std::sha
 }
 
 void FakeNccl::Abort(NcclComm handle) {
-  CallHook(before_aborts_);
+  Call(before_aborts_);
   Comm comm;
   {
     std::lock_guard lock(mutex_);

@@ -43,11 +43,12 @@ class FakeNccl final : public NcclApi {
   void Unmute();
   /// The first group of each direction takes so long to settle: the ranks connect only then.
   void ConnectIn(absl::Duration time);
+  // Of the following each returns when what it replaces is not running any more.
   /// Called on the stream before each group of sends is read, but for a communicator's first.
-  void BeforeSends(std::function<void()> hook);
+  void BeforeSends(std::function<void()> act);
   /// Called by who aborts a communicator, before it is, and by who gives it a group.
-  void BeforeAborts(std::function<void()> hook);
-  void BeforeTransfers(std::function<void()> hook);
+  void BeforeAborts(std::function<void()> act);
+  void BeforeTransfers(std::function<void()> act);
   std::string Misuse() const;
   /// What the other rank of a test did.
   void ForgetMisuse();
@@ -81,8 +82,13 @@ class FakeNccl final : public NcclApi {
     std::shared_ptr<Group> given;  // not yet in the stream
     backend::cuda::Stream stream{};
   };
+  struct Hook {
+    std::function<void()> act;
+    int running = 0;
+  };
   absl::Status Count(const char* call);
-  void CallHook(const std::function<void()>& hook);
+  void Set(Hook& hook, std::function<void()> act);
+  void Call(Hook& hook);
   void Note(const std::string& misuse) { misuse_ += misuse + "\n"; }
   absl::Status Launch(Comm& comm);
   void RunGroup(Meeting& meeting, int rank, size_t index, const std::shared_ptr<Group>& group);
@@ -94,7 +100,8 @@ class FakeNccl final : public NcclApi {
   int64_t calls_until_failure_ = 0;
   bool has_failed_ = false, muted_ = false;
   absl::Duration connect_in_ = absl::ZeroDuration();
-  std::function<void()> before_sends_, before_aborts_, before_transfers_;
+  Hook before_sends_, before_aborts_, before_transfers_;
+  std::condition_variable hook_returned_;
   std::string misuse_;
   std::map<uint64_t, Comm> comms_;
   uint64_t next_comm_ = 1;

@@ -165,7 +165,7 @@ TEST_F(NcclFaultTest, AFenceTakesNothingFromTheCommunicatorThatComesNext) {
   (void)borrower_.transport->Store(pieces, {});
   EXPECT_TRUE(Eventually([&] { return donor_.nccl.num_groups() == 1; }));
   donor_.nccl.BeforeAborts([&] {
-    aborts.Notify();
+    if (!aborts.HasBeenNotified()) aborts.Notify();
     aborted.WaitForNotification();
   });
   std::thread first([&] { donor_.transport->Fence(kLease); });
@@ -176,10 +176,10 @@ TEST_F(NcclFaultTest, AFenceTakesNothingFromTheCommunicatorThatComesNext) {
   absl::SleepFor(absl::Milliseconds(20));  // the donor hears of it
   std::thread second([&] { donor_.transport->Fence(kOther); });
   absl::SleepFor(4 * NcclDonor::kFencePatience);
-  donor_.nccl.BeforeAborts(nullptr);
   aborted.Notify();
   first.join();
   second.join();
+  donor_.nccl.BeforeAborts(nullptr);
   EXPECT_THAT(borrower_.LoadNow(kThird, 0, kPiece, 0), IsEmpty());
   EXPECT_EQ(borrower_.nccl.num_made(), 2);
   borrower_.nccl.BeforeSends(nullptr);

@@ -187,11 +187,11 @@ TEST_F(HostileBorrowerTest, WhatComesByACommunicatorThatIsNeverJoinedEndsWithThe
   EXPECT_TRUE(donor_.events.WaitFor([&] { return donor_.events.renewals.contains(kOther); }));
   std::thread fence([&] { donor_.transport->Fence(kOther); });
   absl::SleepFor(4 * NcclDonor::kFencePatience);
-  donor_.nccl.BeforeAborts(nullptr);
   const absl::Time begin = absl::Now();
   hold.Notify();
   fence.join();
   EXPECT_LT(absl::Now() - begin, Transport::kReadPatience) << "its owner has it back";
+  donor_.nccl.BeforeAborts(nullptr);
 }
 
 TEST_F(HostileBorrowerTest, AFloodEndsTheChannel) {
