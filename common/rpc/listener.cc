@@ -25,8 +25,7 @@ namespace {
 
 constexpr int kAcceptRetryMilliseconds = 100;
 constexpr int64_t kReservedDescriptors = 64;
-// As gRPC sets it with the keepalive timeout of server.cc: a client that takes no bytes for as long is gone.
-constexpr int kUntakenMilliseconds = 10'000;
+constexpr int kTriesOfAPort = 16;
 
 const char* RemedyOf(int why) {
   switch (why) {
@@ -61,12 +60,26 @@ in_port_t& PortOf(Address& address) {
                                              : reinterpret_cast<sockaddr_in&>(address.bytes).sin_port;
 }
 
-bool IsWildcard(const addrinfo& found) {
-  if (found.ai_family == AF_INET) {
-    return reinterpret_cast<const sockaddr_in*>(found.ai_addr)->sin_addr.s_addr == htonl(INADDR_ANY);
+bool IsWildcard(const Address& address) {
+  if (address.bytes.ss_family == AF_INET) {
+    return reinterpret_cast<const sockaddr_in&>(address.bytes).sin_addr.s_addr == htonl(INADDR_ANY);
   }
-  return found.ai_family == AF_INET6 &&
-         IN6_IS_ADDR_UNSPECIFIED(&reinterpret_cast<const sockaddr_in6*>(found.ai_addr)->sin6_addr);
+  return address.bytes.ss_family == AF_INET6 &&
+         IN6_IS_ADDR_UNSPECIFIED(&reinterpret_cast<const sockaddr_in6&>(address.bytes).sin6_addr);
+}
+
+// A name may have one several times.
+std::vector<Address> AddressesOf(const addrinfo* found) {
+  std::vector<Address> addresses;
+  for (; found != nullptr; found = found->ai_next) {
+    Address address{.size = found->ai_addrlen};
+    std::memcpy(&address.bytes, found->ai_addr, found->ai_addrlen);
+    const auto is_it = [&](const Address& other) {
+      return std::memcmp(&other.bytes, &address.bytes, sizeof address.bytes) == 0;
+    };
+    if (std::ranges::none_of(addresses, is_it)) addresses.push_back(address);
+  }
+  return addresses;
 }
 
 // A descriptor, or -1 with errno. Connections inherit the options.
@@ -76,7 +89,7 @@ int ListenAt(const Address& address) {
   const auto set = [fd](int level, int name, int value) { setsockopt(fd, level, name, &value, sizeof value); };
   set(SOL_SOCKET, SO_REUSEADDR, 1);
   set(IPPROTO_TCP, TCP_NODELAY, 1);
-  set(IPPROTO_TCP, TCP_USER_TIMEOUT, kUntakenMilliseconds);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(absl::ToInt64Milliseconds(kUntakenTimeout)));
   if (address.bytes.ss_family == AF_INET6) set(IPPROTO_IPV6, IPV6_V6ONLY, 0);
   if (bind(fd, reinterpret_cast<const sockaddr*>(&address.bytes), address.size) == 0 && listen(fd, SOMAXCONN) == 0) {
     return fd;
@@ -87,26 +100,38 @@ int ListenAt(const Address& address) {
   return -1;
 }
 
+// This machine has no such address, as where there is no IPv6: others of the same name may do.
+bool IsAbsent(int why) { return why == EAFNOSUPPORT || why == EADDRNOTAVAIL; }
+
 // One of IPv6 takes IPv4 as well; where there is no IPv6, one of IPv4.
 int ListenEverywhere(in_port_t port) {
   const int fd =
       ListenAt(AddressOf(sockaddr_in6{.sin6_family = AF_INET6, .sin6_port = port, .sin6_addr = in6addr_any}));
-  if (fd >= 0) return fd;
+  if (fd >= 0 || !IsAbsent(errno)) return fd;
   return ListenAt(AddressOf(sockaddr_in{.sin_family = AF_INET, .sin_port = port, .sin_addr = {htonl(INADDR_ANY)}}));
-}
-
-int Listen(const addrinfo& found, in_port_t port) {
-  if (IsWildcard(found)) return ListenEverywhere(port);
-  Address address{.size = found.ai_addrlen};
-  std::memcpy(&address.bytes, found.ai_addr, found.ai_addrlen);
-  PortOf(address) = port;
-  return ListenAt(address);
 }
 
 in_port_t BoundPort(int fd) {
   Address address{.size = sizeof(sockaddr_storage)};
   getsockname(fd, reinterpret_cast<sockaddr*>(&address.bytes), &address.size);
   return PortOf(address);
+}
+
+// At each of them that this machine has, all with the same port. 0, or errno.
+int ListenAtEach(const std::vector<Address>& addresses, in_port_t& port, std::vector<int>& listening) {
+  int absent = 0;
+  for (Address address : addresses) {
+    PortOf(address) = port;
+    const int fd = IsWildcard(address) ? ListenEverywhere(port) : ListenAt(address);
+    if (fd < 0 && !IsAbsent(errno)) return errno;
+    if (fd < 0) {
+      absent = errno;
+    } else {
+      listening.push_back(fd);
+      port = BoundPort(fd);
+    }
+  }
+  return listening.empty() ? absent : 0;
 }
 
 // Descriptors are given out from the lowest: below this one none is free.
@@ -127,20 +152,18 @@ absl::StatusOr<std::unique_ptr<Listener>> Listener::Create(const HostPort& where
   if (const int rc = getaddrinfo(where.host.c_str(), std::to_string(where.port).c_str(), &hints, &found); rc != 0) {
     return CannotListen(where, rc == EAI_AGAIN, gai_strerror(rc), RemedyOf(EADDRNOTAVAIL));
   }
-  std::unique_ptr<Listener> listener(new Listener);
-  in_port_t port = htons(static_cast<uint16_t>(where.port));
-  int why = 0;
-  for (const addrinfo* a = found; a != nullptr; a = a->ai_next) {
-    const int fd = Listen(*a, port);
-    if (fd < 0) {
-      why = errno;
-      continue;
-    }
-    listener->listening_.push_back(fd);
-    port = BoundPort(fd);
-  }
+  const std::vector<Address> addresses = AddressesOf(found);
   freeaddrinfo(found);
-  if (listener->listening_.empty()) return CannotListen(where, why != EACCES, std::strerror(why), RemedyOf(why));
+  std::unique_ptr<Listener> listener;
+  int why = EADDRINUSE;
+  in_port_t port = 0;
+  // The port that was picked for one address may be taken at the next.
+  for (int tries = where.port == 0 ? kTriesOfAPort : 1; why == EADDRINUSE && tries > 0; --tries) {
+    listener.reset(new Listener);
+    port = htons(static_cast<uint16_t>(where.port));
+    why = ListenAtEach(addresses, port, listener->listening_);
+  }
+  if (why != 0) return CannotListen(where, why != EACCES, std::strerror(why), RemedyOf(why));
   listener->stop_ = eventfd(0, EFD_CLOEXEC);
   if (listener->stop_ < 0) return CannotListen(where, true, std::strerror(errno), "allow more open files");
   listener->port_ = ntohs(port);

@@ -12,9 +12,13 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "common/rpc/address.h"
 
 namespace swiftcache {
+
+/// A client that takes no bytes for so long, or answers no ping, is gone.
+inline constexpr absl::Duration kUntakenTimeout = absl::Seconds(10);
 
 /// Where accepting fails it is tried again every 100 ms. The last descriptors of the process (64, or an eighth of those
 /// that it may have, if that is less) are for others: who would get one of them is turned away.
@@ -26,7 +30,8 @@ class Listener {
   /// Gets the descriptor that listens and the one of the connection, which it owns from then on. Must not block.
   using Take = std::function<void(int listening, int connection)>;
 
-  /// Listens at once: at each address of a name, at 0.0.0.0 and [::] for IPv4 and IPv6. Port 0 picks one for all.
+  /// Listens at once: at each address of a name that this machine has, at 0.0.0.0 and [::] for IPv4 and IPv6. Port 0
+  /// picks one for all.
   static absl::StatusOr<std::unique_ptr<Listener>> Create(const HostPort& where);
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;

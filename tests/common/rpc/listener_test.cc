@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/rpc/listener.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -115,6 +116,13 @@ TEST_F(ListenerTest, ANameIsServedAtItsAddress) {
   Client v4;
   EXPECT_EQ(v4.Connect(listener_->port()), 0);
   EXPECT_TRUE(WaitForAccepted(1));
+}
+
+TEST_F(ListenerTest, WhereOneAddressOfANameIsTakenItListensAtNone) {
+  ASSERT_NO_FATAL_FAILURE(Listen("127.0.0.1"));
+  const auto second = Listener::Create({.host = "localhost", .port = listener_->port()});
+  ASSERT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(second.status().message()), testing::HasSubstr("in use"));
 }
 
 TEST_F(ListenerTest, WhenStoppedItListensNoMoreAndItsAddressIsFree) {

@@ -129,10 +129,10 @@ TEST(StreamWriterTest, WhoDoesNotReadTheRestOfWhatHasEndedIsCutToo) {
 }
 
 TEST(StreamWriterTest, AWriteThatStallsLaterIsSeenToo) {
-  Call call(absl::Milliseconds(200));
+  Call call(absl::Seconds(2));
   call.stream().Send(1);
   ASSERT_TRUE(call.Read());
-  absl::SleepFor(absl::Milliseconds(300));  // the alarm rests
+  absl::SleepFor(absl::Seconds(3));  // the alarm rests
   call.stream().Send(kLong);
   EXPECT_EQ(call.FinishLate(), grpc::StatusCode::CANCELLED);
 }
