@@ -15,7 +15,7 @@
 namespace swiftcache::engine::rpc {
 namespace {
 
-constexpr size_t kChunkBytes = 64 * kKiB;  // of each call one is in memory, twice
+constexpr size_t kChunkBytes = kMiB;  // of each call one is in memory, twice; smaller ones take more round trips
 
 absl::Status Closed() { return absl::UnavailableError("the engine has drained and ends: use another"); }
 
@@ -27,9 +27,6 @@ class CardStream final : public StreamWriter<v1::GetModelCardResponse>,
   /// `calls`: null where the client has the card, which then gets no data; else one of them is this call.
   CardStream(const SerializedCard& card, const std::string& instance_id, std::atomic<int>* calls)
       : card_(card), instance_id_(instance_id), calls_(calls), offset_(calls == nullptr ? card.bytes.size() : 0) {}
-  ~CardStream() override {
-    if (calls_ != nullptr) --*calls_;
-  }
 
   void Start() ABSL_LOCKS_EXCLUDED(mutex_) {
     self_ = shared_from_this();
@@ -39,7 +36,10 @@ class CardStream final : public StreamWriter<v1::GetModelCardResponse>,
     }
     Advance();
   }
-  void OnDone() override { self_.reset(); }  // may delete this
+  void OnDone() override {
+    if (calls_ != nullptr) --*calls_;  // not later: an alarm may keep this for longer than the door lives
+    self_.reset();                     // may delete this
+  }
 
  private:
   void OnReaderGone() override { Drop(absl::CancelledError("the client cancelled, or is gone")); }

@@ -36,7 +36,7 @@ namespace swiftcache::engine::rpc {
 class EngineDoor final : public CountedService<v1::EngineService> {
  public:
   /// That get data of the model card at a time: one that nobody reads takes some 130 KB.
-  static constexpr int kMaxCardCalls = 64;
+  static constexpr int kMaxCardCalls = 16;
 
   /// `random`: seeds and ids for requests without; called from any thread.
   EngineDoor(const WireLimits& limits, SerializedCard card, std::string instance_id, std::function<uint64_t()> random);

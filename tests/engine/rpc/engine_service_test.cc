@@ -26,7 +26,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr size_t kChunkBytes = 64 << 10;  // of a model card, as engine.proto says
+constexpr size_t kChunkBytes = 1 << 20;  // of a model card, as engine.proto says
 
 exec::TokenEvent Tokens(int32_t index, std::vector<int32_t> ids) {
   exec::TokenEvent event;
