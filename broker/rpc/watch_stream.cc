@@ -36,15 +36,23 @@ bool WatchStream::Offer(const loop::WatchEvent& event) {
 }
 
 void WatchStream::Close(absl::Status why) {
-  Drop(std::move(why));
+  End(std::move(why));
   Advance();
+}
+
+// What it has not read makes room for others' snapshots now, although the stream may be a while in ending.
+void WatchStream::End(absl::Status why) {
+  Drop(std::move(why));
+  absl::MutexLock lock(&mutex_);
+  unread_parts_ = 0;
+  unread_.Reset();
 }
 
 void WatchStream::OnNext(grpc::ByteBuffer&) {
   if (unread_parts_ > 0 && --unread_parts_ == 0) unread_.Reset();
 }
 
-void WatchStream::OnReaderGone() { Drop(absl::CancelledError("the reader is gone")); }
+void WatchStream::OnReaderGone() { End(absl::CancelledError("the reader is gone")); }
 
 void WatchStream::OnDone() {
   loop_.Unwatch(self_);

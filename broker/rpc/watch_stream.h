@@ -46,6 +46,7 @@ class WatchStream final : public StreamWriter<grpc::ByteBuffer>,
   void OnDone() override;
 
  private:
+  void End(absl::Status why) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnReaderGone() override;
   void OnNext(grpc::ByteBuffer& message) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

@@ -204,6 +204,7 @@ TEST_F(BrokerDoorSnapshotTest, AReaderThatReadsNothingForLongIsCut) {
   RegisterMany();
   grpc::ClientContext unread_context;
   v1::WatchResponse part;
+  SetTimeout(unread_context, absl::Minutes(2));
   const auto unread = stub_->Watch(&unread_context, v1::WatchRequest());
   ASSERT_TRUE(unread->Read(&part));
   bool has_room = false;
@@ -213,6 +214,7 @@ TEST_F(BrokerDoorSnapshotTest, AReaderThatReadsNothingForLongIsCut) {
     has_room = next->Read(&part);
     context.TryCancel();
     next->Finish();
+    absl::SleepFor(absl::Milliseconds(10));
   }
   EXPECT_TRUE(has_room);
   while (unread->Read(&part)) {
