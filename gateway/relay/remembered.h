@@ -70,7 +70,9 @@ class Remembered {
     absl::Time last;  // seen; infinite past: made since the last Forget
   };
   using Entries = std::map<Key, Entry>;
-  static absl::Time LastOf(const typename Entries::value_type& entry) { return entry.second.last; }
+  static absl::Time LastOf(const typename Entries::value_type& entry) {
+    return entry.second.last == absl::InfinitePast() ? absl::InfiniteFuture() : entry.second.last;
+  }
 
   Entries entries_;
 };

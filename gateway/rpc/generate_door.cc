@@ -79,9 +79,12 @@ GenerateDoor::GenerateDoor(relay::Relay& relay, const Options& options, const Cl
   Count("Detokenize", &GenerateDoor::Detokenize);
 }
 
-// A long request on a side thread, a short one here and now. RESOURCE_EXHAUSTED: `work` is not done.
-absl::Status GenerateDoor::RunInTime(const google::protobuf::Message& request, std::function<void()> work) {
-  if (SideThreads::IsLong(request.ByteSizeLong())) return side_threads_.Run(request.SpaceUsedLong(), std::move(work));
+// A long request on a side thread, a short one here and now. `copies`: how often it is in memory until then.
+// RESOURCE_EXHAUSTED: `work` is not done.
+absl::Status GenerateDoor::RunInTime(const google::protobuf::Message& request, int copies, std::function<void()> work) {
+  if (SideThreads::IsLong(request.ByteSizeLong())) {
+    return side_threads_.Run(copies * request.SpaceUsedLong(), std::move(work));
+  }
   work();
   return absl::OkStatus();
 }
@@ -106,7 +109,7 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* GenerateDoor::Generate(grpc::Cal
     plain->deadline = DeadlineOf(*context);
     plain->arrived = clock_.Now();
     auto begin = [this, stream, plain = *std::move(plain)]() mutable { stream->Begin(relay_, std::move(plain)); };
-    status = RunInTime(*request, std::move(begin));
+    status = RunInTime(*request, /*copies=*/2, std::move(begin));
   }
   if (!status.ok()) {
     Refuse(*context, *request, status);
@@ -144,7 +147,7 @@ absl::Status GenerateDoor::Answer(const v1::DetokenizeRequest& request, v1::Deto
 template <typename Request, typename Response>
 grpc::ServerUnaryReactor* GenerateDoor::AnswerInTime(grpc::CallbackServerContext& context, const Request& request,
                                                      Response& response) {
-  auto* held = new HeldAnswer(context, answers_budget_, options_.stall_timeout);
+  auto* held = new HeldAnswer(context, answers_budget_, options_.answer_timeout);
   const auto answer = [this, &context, &request, &response, held] {
     absl::Status status = context.IsCancelled() ? relay::ClientGone() : Answer(request, response);
     // The message, and its bytes on the wire.
@@ -153,7 +156,7 @@ grpc::ServerUnaryReactor* GenerateDoor::AnswerInTime(grpc::CallbackServerContext
     held->End(status);
   };
   absl::Status status = held->Hold(request.SpaceUsedLong());
-  if (status.ok()) status = RunInTime(request, answer);
+  if (status.ok()) status = RunInTime(request, /*copies=*/1, answer);
   if (!status.ok()) held->End(status);
   return held;
 }

@@ -30,7 +30,7 @@ class GenerateDoor final : public CountedService<v1::GenerateService> {
     SideThreads::Options side_threads = {};  // for long messages; RESOURCE_EXHAUSTED where too much waits for them
     // What Tokenize and Detokenize hold, requests included, until their answers are written; RESOURCE_EXHAUSTED beyond.
     int64_t max_held_answer_bytes = int64_t{512} << 20;
-    absl::Duration stall_timeout = absl::Seconds(30);  // for clients to read such an answer, as HeldAnswer says
+    absl::Duration answer_timeout = absl::Seconds(30);  // for clients to read such an answer, as HeldAnswer says
   };
   GenerateDoor(relay::Relay& relay, const Options& options, const Clock& clock);
 
@@ -47,7 +47,7 @@ class GenerateDoor final : public CountedService<v1::GenerateService> {
   void Refuse(const grpc::CallbackServerContext& context, const v1::GenerateRequest& request, const absl::Status& why);
   absl::Status Answer(const v1::TokenizeRequest& request, v1::TokenizeResponse& response);
   absl::Status Answer(const v1::DetokenizeRequest& request, v1::DetokenizeResponse& response);
-  absl::Status RunInTime(const google::protobuf::Message& request, std::function<void()> work);
+  absl::Status RunInTime(const google::protobuf::Message& request, int copies, std::function<void()> work);
   template <typename Request, typename Response>
   grpc::ServerUnaryReactor* AnswerInTime(grpc::CallbackServerContext& context, const Request& request,
                                          Response& response);

@@ -139,8 +139,8 @@ class UnreadCall final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::
 
 class UnreadAnswersTest : public GenerateDoorMemoryTest {
  protected:
-  explicit UnreadAnswersTest(absl::Duration stall_timeout = absl::Hours(1))
-      : GenerateDoorMemoryTest({.max_held_answer_bytes = 3 * kAnswerBytes, .stall_timeout = stall_timeout}) {
+  explicit UnreadAnswersTest(absl::Duration answer_timeout = absl::Hours(1))
+      : GenerateDoorMemoryTest({.max_held_answer_bytes = 3 * kAnswerBytes, .answer_timeout = answer_timeout}) {
     relay_.detokenize = [] { return std::string(kAnswerBytes, 'x'); };
     request_.add_token_ids(1);
   }
