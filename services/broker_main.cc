@@ -108,6 +108,7 @@ absl::Status Serve(const BrokerFlags& flags, services::ShutdownSignals& signals)
   broker::rpc::BrokerDoor door(*loop, {});
   std::atomic<bool> ready = false, draining = false;
   HttpServer::Options http_options{.listen = flags.http_listen};
+  http_options.max_connections = services::HttpConnections(http_options.max_connections);
   http_options.ready = [&] { return ready.load(); };
   http_metrics.Watch(http_options);
   http_options.metrics = [&] {

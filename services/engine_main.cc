@@ -258,6 +258,7 @@ absl::Status Serve(const services::EngineFlags& flags, services::ShutdownSignals
       .model_name = flags.model_name, .model_card_hash = p.card.hash, .vocab_size = p.checkpoint.config.vocab_size};
   rpc::EngineDoor door(limits, p.card, instance_id, RandomNumber);
   HttpServer::Options http_options{.listen = flags.http_listen};
+  http_options.max_connections = services::HttpConnections(http_options.max_connections);
   http_options.ready = [&] { return ready.load(); };
   http_metrics.Watch(http_options);
   http_options.metrics = [&]() -> std::string {

@@ -145,8 +145,8 @@ int64_t HttpConnections(int64_t wanted) {
   if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur == RLIM_INFINITY) return wanted;
   const auto most = std::max<int64_t>(1, static_cast<int64_t>(files.rlim_cur / 4 * 3));
   if (wanted <= most) return wanted;
-  LOG(WARNING) << "--max_http_connections=" << wanted << " is too many for a process that may open " << files.rlim_cur
-               << " files: " << most << " clients are served at once; allow more open files (ulimit -n, LimitNOFILE)";
+  LOG(WARNING) << wanted << " clients of HTTP are too many for a process that may open " << files.rlim_cur
+               << " files: " << most << " are served at once; allow more open files (ulimit -n, LimitNOFILE)";
   return most;
 }
 
