@@ -230,8 +230,8 @@ void ReadHeaders(const HttpRequest& http, const std::string& request_id, ParsedR
   for (const char* name : {"x-session-id", "x-correlation-id", "x-user-id"}) {
     if (conversation.empty()) conversation = http.Header(name);
   }
-  if (static_cast<int64_t>(conversation.size()) > limits.request.max_label_bytes)
-    conversation = {};  // a hint refuses nothing
+  // A hint refuses nothing.
+  if (static_cast<int64_t>(conversation.size()) > limits.request.max_label_bytes) conversation = {};
   for (size_t i = 0; i < parsed.prompts.size(); ++i) {
     relay::GenerateRequest& request = parsed.prompts[i];
     request.request_id = parsed.prompts.size() > 1 ? Numbered(request_id, i, limits) : request_id;

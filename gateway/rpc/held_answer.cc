@@ -31,7 +31,7 @@ void HeldAnswer::End(const absl::Status& status) {
   const auto cut = [call = std::shared_ptr<grpc_call>(context_.c_call(), grpc_call_unref)](bool late) {
     if (late) grpc_call_cancel_with_status(call.get(), GRPC_STATUS_DEADLINE_EXCEEDED, kUnread, nullptr);
   };
-  const absl::Duration timeout = stall_timeout_ * (1 + held_.bytes() / kBytesOfATimeout);
+  const absl::Duration timeout = answer_timeout_ * (1 + held_.bytes() / kBytesOfATimeout);
   alarm_.Set(absl::ToChronoTime(WallTimeNow() + timeout), cut);
   Finish(ToGrpc(WithRetryInfo(status)));  // may delete this
 }

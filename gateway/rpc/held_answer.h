@@ -2,7 +2,7 @@
 // The answer of a call in one message. What the call takes of memory counts until the answer has been written, which is
 // as late as its client likes: so a client that does not read is cut.
 //
-//   auto* held = new HeldAnswer(*context, budget, stall_timeout);  // deletes itself
+//   auto* held = new HeldAnswer(*context, budget, answer_timeout);  // deletes itself
 //   held->End(held->Hold(request->SpaceUsedLong()));
 //   return held;
 #pragma once
@@ -23,9 +23,9 @@ namespace swiftcache::gateway::rpc {
 /// context, which lives as long, and the budget. Errors: a client that does not read in time gets DEADLINE_EXCEEDED.
 class HeldAnswer final : public grpc::ServerUnaryReactor {
  public:
-  /// `stall_timeout`: from End until the answer has been written, once more for each 32 MiB that the call holds.
-  HeldAnswer(grpc::CallbackServerContext& context, ByteBudget& budget, absl::Duration stall_timeout)
-      : context_(context), stall_timeout_(stall_timeout), limit_bytes_(budget.limit_bytes()), held_(budget) {}
+  /// `answer_timeout`: from End until the answer has been written, once more for each 32 MiB that the call holds.
+  HeldAnswer(grpc::CallbackServerContext& context, ByteBudget& budget, absl::Duration answer_timeout)
+      : context_(context), answer_timeout_(answer_timeout), limit_bytes_(budget.limit_bytes()), held_(budget) {}
 
   /// Bytes that the call holds from now until its end. Errors: RESOURCE_EXHAUSTED: the budget has no room for them.
   absl::Status Hold(size_t bytes);
@@ -38,7 +38,7 @@ class HeldAnswer final : public grpc::ServerUnaryReactor {
   ~HeldAnswer() override = default;
 
   grpc::CallbackServerContext& context_;
-  const absl::Duration stall_timeout_;
+  const absl::Duration answer_timeout_;
   const int64_t limit_bytes_;
   ByteShare held_;
   grpc::Alarm alarm_;
