@@ -80,7 +80,8 @@ grpc::ServerWriteReactor<v1::EngineGenerateResponse>* EngineDoor::Generate(grpc:
   absl::StatusOr<exec::Request> plain = submitter_->Check(*request, ClientMetadata(*context, "traceparent"));
   if (!plain.ok()) return new RefusedStream<v1::EngineGenerateResponse>(plain.status());
   auto stream = std::make_shared<GenerateStream>(*submitter_);
-  stream->Start(*context, *std::move(plain));
+  stream->CutIfStalled(*context, submitter_->limits().stall_timeout, stream);
+  stream->Start(*std::move(plain));
   return stream.get();
 }
 
@@ -90,13 +91,14 @@ grpc::ServerBidiReactor<Counted<v1::GenerateManyRequest>, v1::GenerateManyRespon
     absl::MutexLock lock(&mutex_);
     streams_.erase(ended);
   });
+  stream->CutIfStalled(*context, submitter_->limits().stall_timeout, stream);
   bool closed = false;
   {
     absl::MutexLock lock(&mutex_);
     streams_[stream.get()] = stream;
     closed = closed_;
   }
-  stream->Start(*context);
+  stream->Start();
   if (closed) stream->EndWhenIdle(Closed());
   return stream.get();
 }

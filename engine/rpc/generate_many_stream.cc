@@ -54,9 +54,8 @@ class GenerateManyStream::Sink final : public exec::ResponseSink {
   const std::shared_ptr<Generation> generation_;
 };
 
-void GenerateManyStream::Start(grpc::CallbackServerContext& context) {
+void GenerateManyStream::Start() {
   self_ = shared_from_this();
-  CutIfStalled(context, submitter_->limits().stall_timeout, self_);
   StartRead(&command_);
 }
 

@@ -2,7 +2,8 @@
 // One GenerateMany call: the generations of one client, and one message for what a step gives to all of them.
 //
 //   auto stream = std::make_shared<GenerateManyStream>(submitter, [](GenerateManyStream* ended) { ... });
-//   stream->Start(*context);
+//   stream->CutIfStalled(*context, submitter->limits().stall_timeout, stream);
+//   stream->Start();
 //   return stream.get();                // it lives until the call is over
 #pragma once
 
@@ -48,8 +49,8 @@ class GenerateManyStream final
   GenerateManyStream(std::shared_ptr<const Submitter> submitter, std::function<void(GenerateManyStream*)> on_end)
       : submitter_(std::move(submitter)), on_end_(std::move(on_end)) {}
 
-  /// Called once. `context`: of the call.
-  void Start(grpc::CallbackServerContext& context);
+  /// Called once.
+  void Start();
   /// Ends the call behind its last generation. The first `status` counts.
   void EndWhenIdle(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
 

@@ -23,9 +23,8 @@ class StreamSink final : public exec::ResponseSink {
 
 }  // namespace
 
-void GenerateStream::Start(grpc::CallbackServerContext& context, exec::Request request) {
+void GenerateStream::Start(exec::Request request) {
   self_ = shared_from_this();
-  CutIfStalled(context, submitter_.limits().stall_timeout, self_);
   request_id_ = request.request_id;
   number_ = request.number;
   {

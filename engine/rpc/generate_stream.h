@@ -3,7 +3,8 @@
 // slow.
 //
 //   auto stream = std::make_shared<GenerateStream>(submitter);
-//   stream->Start(*context, std::move(request));
+//   stream->CutIfStalled(*context, submitter.limits().stall_timeout, stream);
+//   stream->Start(std::move(request));
 //   return stream.get();                // it lives until the call is over
 #pragma once
 
@@ -31,8 +32,8 @@ class GenerateStream final : public StreamWriter<v1::EngineGenerateResponse>,
  public:
   explicit GenerateStream(const Submitter& submitter) : submitter_(submitter) {}
 
-  /// Submits the request. Called once. `context`: of the call.
-  void Start(grpc::CallbackServerContext& context, exec::Request request);
+  /// Submits the request. Called once.
+  void Start(exec::Request request);
 
   // Called by the sink.
   void OnTokens(const exec::TokenEvent& event) ABSL_LOCKS_EXCLUDED(mutex_);

@@ -15,6 +15,7 @@
 #include "common/rpc/server.h"
 #include "common/rpc/status.h"
 #include "tests/engine/rpc/cards.h"
+#include "tests/engine/rpc/requests.h"
 #include "tests/fakes/connected_channel.h"
 #include "tests/fakes/fake_engine.h"
 #include "tests/fakes/raw_rpc_client.h"
@@ -33,13 +34,6 @@ exec::TokenEvent Tokens(int32_t index, std::vector<int32_t> ids) {
   event.index = index;
   event.token_ids = std::move(ids);
   return event;
-}
-
-v1::EngineGenerateRequest Prompt(const std::string& id) {
-  v1::EngineGenerateRequest request;
-  request.set_request_id(id);
-  request.add_token_ids(1);
-  return request;
 }
 
 // What is logged while it lives.
@@ -89,7 +83,7 @@ class EngineDoorTest : public ::testing::Test {
   void BeginAndCancel() {
     door_->Open(engine_);
     grpc::ClientContext context;
-    auto reader = stub_->Generate(&context, Prompt("r1"));
+    auto reader = stub_->Generate(&context, PromptNamed("r1"));
     ASSERT_NE(engine_.WaitForRequest("r1"), nullptr);
     context.TryCancel();
     EXPECT_TRUE(engine_.WaitForCancel("r1"));
@@ -131,7 +125,7 @@ class EngineDoorTest : public ::testing::Test {
 };
 
 TEST_F(EngineDoorTest, UnavailableUntilTheEngineIsThere) {
-  EXPECT_EQ(StatusOf(Prompt("r1")).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(StatusOf(PromptNamed("r1")).code(), absl::StatusCode::kUnavailable);
   int messages = 0;
   EXPECT_TRUE(FetchCard("", &messages).ok());
 }
@@ -152,12 +146,12 @@ TEST_F(EngineDoorTest, WhatIsNoMessageEndsTheStreamOfGenerations) {
 
 TEST_F(EngineDoorTest, ARefusalIsOneLineWithTheRequestsId) {
   LogLines lines;
-  EXPECT_EQ(StatusOf(Prompt("early")).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(StatusOf(PromptNamed("early")).code(), absl::StatusCode::kUnavailable);
   door_->Open(engine_);
   v1::EngineGenerateRequest empty;
   empty.set_request_id("no\nprompt");
   EXPECT_EQ(StatusOf(empty).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(StatusOf(Prompt(std::string(100'000, 'x'))).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(StatusOf(PromptNamed(std::string(100'000, 'x'))).code(), absl::StatusCode::kInvalidArgument);
   const std::vector<std::string> taken = lines.Take();
   ASSERT_EQ(taken.size(), 3u);
   EXPECT_THAT(taken[0], AllOf(HasSubstr("request_id=early "), HasSubstr("refused UNAVAILABLE")));
@@ -169,7 +163,7 @@ TEST_F(EngineDoorTest, StreamsEventsAndEndsWithTheEnginesStatus) {
   door_->Open(engine_);
   grpc::ClientContext context;
   context.AddMetadata("traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
-  auto reader = stub_->Generate(&context, Prompt("r1"));
+  auto reader = stub_->Generate(&context, PromptNamed("r1"));
   FakeEngine::Live* live = engine_.WaitForRequest("r1");
   ASSERT_NE(live, nullptr);
   EXPECT_EQ(live->request.traceparent, "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
@@ -193,7 +187,7 @@ TEST_F(EngineDoorTest, StreamsEventsAndEndsWithTheEnginesStatus) {
 TEST_F(EngineDoorTest, ASlowReaderGetsEveryTokenInOrderPerIndex) {
   door_->Open(engine_);
   grpc::ClientContext context;
-  auto reader = stub_->Generate(&context, Prompt("r1"));
+  auto reader = stub_->Generate(&context, PromptNamed("r1"));
   FakeEngine::Live* live = engine_.WaitForRequest("r1");
   ASSERT_NE(live, nullptr);
   constexpr int kTokens = 20'000;
@@ -218,7 +212,7 @@ TEST_F(EngineDoorTest, ASlowReaderGetsEveryTokenInOrderPerIndex) {
 TEST_F(EngineDoorTest, AnErrorAfterTokensReachesTheClientBehindThem) {
   door_->Open(engine_);
   grpc::ClientContext context;
-  auto reader = stub_->Generate(&context, Prompt("r1"));
+  auto reader = stub_->Generate(&context, PromptNamed("r1"));
   FakeEngine::Live* live = engine_.WaitForRequest("r1");
   ASSERT_NE(live, nullptr);
   live->sink->OnTokens(Tokens(0, {3}));
@@ -248,7 +242,7 @@ TEST_F(EngineDoorTest, AClientWhoseConnectionIsGoneCancelsItsRequest) {
   {
     auto stub = v1::EngineService::NewStub(fakes::ConnectedChannel(server_->address()));
     grpc::ClientContext context;
-    auto reader = stub->Generate(&context, Prompt("r1"));
+    auto reader = stub->Generate(&context, PromptNamed("r1"));
     ASSERT_NE(engine_.WaitForRequest("r1"), nullptr);
   }  // reader, context and channel are gone without a word
   EXPECT_TRUE(engine_.WaitForCancel("r1"));
@@ -260,7 +254,7 @@ TEST_F(EngineDoorTest, ADeadlineCancelsTheRequest) {
   ASSERT_TRUE(FetchCard("", &messages).ok());  // so that nobody has to connect
   grpc::ClientContext context;
   SetTimeout(context, absl::Seconds(2));  // by then it is with the engine
-  auto reader = stub_->Generate(&context, Prompt("r1"));
+  auto reader = stub_->Generate(&context, PromptNamed("r1"));
   v1::EngineGenerateResponse response;
   EXPECT_FALSE(reader->Read(&response));
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
@@ -269,7 +263,7 @@ TEST_F(EngineDoorTest, ADeadlineCancelsTheRequest) {
 
 TEST_F(EngineDoorTest, ARequestForAnotherCardGoesToNoEngine) {
   door_->Open(engine_);
-  v1::EngineGenerateRequest request = Prompt("r1");
+  v1::EngineGenerateRequest request = PromptNamed("r1");
   request.set_model_card_hash("beef");
   EXPECT_EQ(StatusOf(request).code(), absl::StatusCode::kUnavailable);
   request.set_model_card_hash(card_.hash);
@@ -283,9 +277,9 @@ TEST_F(EngineDoorTest, ARequestForAnotherCardGoesToNoEngine) {
 TEST_F(EngineDoorTest, ARefusedRequestCancelsNothing) {
   door_->Open(engine_);
   grpc::ClientContext context;
-  auto reader = stub_->Generate(&context, Prompt("r1"));
+  auto reader = stub_->Generate(&context, PromptNamed("r1"));
   ASSERT_NE(engine_.WaitForRequest("r1"), nullptr);
-  EXPECT_EQ(StatusOf(Prompt("r1")).code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(StatusOf(PromptNamed("r1")).code(), absl::StatusCode::kAlreadyExists);
   EXPECT_EQ(engine_.live(), 1u);
   engine_.End("r1", absl::OkStatus());
   EXPECT_TRUE(reader->Finish().ok());
@@ -294,14 +288,14 @@ TEST_F(EngineDoorTest, ARefusedRequestCancelsNothing) {
 TEST_F(EngineDoorTest, AFullQueueSaysWhenToRetry) {
   door_->Open(engine_);
   engine_.refuse_with(absl::ResourceExhaustedError("queue full"));
-  const absl::Status status = StatusOf(Prompt("r1"));
+  const absl::Status status = StatusOf(PromptNamed("r1"));
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(RetryDelayOf(status), absl::Seconds(1));
 }
 
 TEST_F(EngineDoorTest, BadRequestsAreRefusedBeforeTheEngine) {
   door_->Open(engine_);
-  v1::EngineGenerateRequest request = Prompt("r1");
+  v1::EngineGenerateRequest request = PromptNamed("r1");
   request.add_token_ids(8);
   const absl::Status status = StatusOf(request);
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);

@@ -16,6 +16,7 @@
 #include "common/rpc/status.h"
 #include "engine/rpc/engine_service.h"
 #include "tests/engine/rpc/cards.h"
+#include "tests/engine/rpc/requests.h"
 #include "tests/fakes/connected_channel.h"
 #include "tests/fakes/fake_engine.h"
 
@@ -31,13 +32,6 @@ exec::TokenEvent WithLogprobs(int tokens) {
   event.token_ids.assign(tokens, 3);
   event.logprobs.assign(tokens, {.token_id = 3, .logprob = -1, .top = std::vector<std::pair<int32_t, float>>(20)});
   return event;
-}
-
-v1::EngineGenerateRequest PromptOf(const std::string& id) {
-  v1::EngineGenerateRequest request;
-  request.set_request_id(id);
-  request.add_token_ids(1);
-  return request;
 }
 
 // Reads what is left.
@@ -67,14 +61,14 @@ class UnreadTest : public ::testing::Test {
     stub_ = v1::EngineService::NewStub(fakes::ConnectedChannel(server_->address()));
     SetTimeout(context_, absl::Minutes(2));
   }
-  auto Generate() { return stub_->Generate(&context_, PromptOf("r1")); }
+  auto Generate() { return stub_->Generate(&context_, PromptNamed("r1")); }
   // Of r1 and r2.
   auto GenerateMany() {
     auto stream = stub_->GenerateMany(&context_);
     for (const int id : {1, 2}) {
       v1::GenerateManyRequest command;
       command.set_generation_id(id);
-      *command.mutable_begin()->mutable_request() = PromptOf(absl::StrCat("r", id));
+      *command.mutable_begin()->mutable_request() = PromptNamed(absl::StrCat("r", id));
       EXPECT_TRUE(stream->Write(command));
       EXPECT_NE(engine_.WaitForRequest(absl::StrCat("r", id)), nullptr);
     }
