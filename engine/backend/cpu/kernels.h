@@ -48,7 +48,7 @@ struct PanelGemm {
   int64_t lda = 0;                // elements
   std::span<const PanelPiece> b;  // in the order of inputs; borrowed
   int64_t stride = kPanelCols;    // words
-  int64_t ahead = 0;              // bytes by which b is prefetched, where it comes from memory
+  int64_t ahead = 0;              // bytes by which b is prefetched at least, if it comes from memory, in one piece
   int64_t k = 0;                  // words of a piece: f32: inputs; bf16: pairs of inputs
   float* c = nullptr;             // f32 [rows][ldc]
   int64_t ldc = 0;
