@@ -5,6 +5,7 @@
 // Vectors<kBits>, kBits being those of a code, has
 //   Float, kLanes, kRows   f32 lanes, how many, and how many rows a tile has at most
 //   kQuadBytes             codes of a quad of inputs for all outputs
+//   kUnpackRows            from so many rows on codes of less than 8 bits are put together once for all
 //   Weights                codes of a quad of inputs for kLanes outputs
 //   Load(quad, half, step, zero)   outputs half * 16 + step * kLanes onwards
 //   StoreCodes(codes, p)   Weights of less than 8 bits; OfBytes loads them again, as it does 8 bits
@@ -32,7 +33,7 @@ __attribute__((always_inline)) inline typename V::Float Scales(const std::byte* 
   return V::Halves(p);
 }
 
-// Codes of less than 8 bits take a while to put together, and scales to convert: for several tiles that is done once.
+// Codes of less than 8 bits take a while to put together, and scales to convert: from kUnpackRows on that is done once.
 // QuantizedGemm::scratch then has codes as those of 8 bits lie in a panel, and behind them f32 [32] of scales, and of minima
 // where there are some, for each block.
 template <class V>
@@ -200,8 +201,8 @@ void TileRows(const QuantizedGemm& g, int64_t row) {
 template <class V, class Form>
 void Int8Product(const QuantizedGemm& g) {
   static_assert(V::kRows % 2 == 0);
-  if constexpr (Form::kBits != 8) {
-    if (g.rows >= (Form::kBits == 4 ? 64 : 2 * V::kRows)) {  // of 4 bits an output takes but one operation more
+  if constexpr (Form::kBits != 8 && V::kUnpackRows != kNeverUnpack) {
+    if (g.rows >= V::kUnpackRows) {
       Unpack<V, Form>(g);
       return TileRows<Unpacked<V>, Form, V::kRows>(g, 0);
     }

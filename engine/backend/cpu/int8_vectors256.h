@@ -25,6 +25,7 @@ struct Int8Vectors256 {
   using Sum = __m256i;
   static constexpr int kQuads = 1, kLanes = 8, kRows = 4;
   static constexpr int64_t kQuadBytes = 16 * kBits;
+  static constexpr int64_t kUnpackRows = kBits == 4 ? 64 : 8;
 
   // Of unsigned codes, and sums that begin with what zero takes away; which others are not, says so.
   SWIFTCACHE_AVX2 __m256i Load(const std::byte* quad, int half, int step, int) { return Codes(quad, half, step); }

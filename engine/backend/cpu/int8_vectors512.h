@@ -25,6 +25,7 @@ struct Int8Vectors512 {
   using Sum = __m512i;
   static constexpr int kQuads = 1, kLanes = 16, kRows = 8;
   static constexpr int64_t kQuadBytes = 16 * kBits;
+  static constexpr int64_t kUnpackRows = kBits == 4 ? kNeverUnpack : 96;
 
   // As Int8Vectors256's.
   SWIFTCACHE_AVX512 __m512i Load(const std::byte* quad, int half, int, int) { return Codes(quad, half); }

@@ -13,7 +13,9 @@ namespace swiftcache::engine::backend::cpu {
 namespace {
 
 constexpr int kTileRows = 8;  // x 2 vectors = 16 accumulators of a block; most of the sums of blocks stay in registers
-constexpr int64_t kUnpackRows = 4 * kTileRows;  // from which on it costs less to unpack a panel once
+// From so many rows on it costs less to unpack a panel once; codes of 4 and 5 bits take few operations.
+template <int kBits>
+constexpr int64_t kUnpackRows = kBits <= 5 ? 128 : 32;
 
 // Codes that are bf16 already: [pair][outputs 0..15, 16..31][2].
 class Unpacked {
@@ -108,7 +110,7 @@ void Rows(const QuantizedGemm& g) {
 
 void QuantizedAvx512Bf16(const QuantizedGemm& g) {
   WithForm(g.layout, [&]<class Form>() {
-    if (g.rows < kUnpackRows) return Rows<Bf16Codes<Form::kBits>, Form>(g);
+    if (g.rows < kUnpackRows<Form::kBits>) return Rows<Bf16Codes<Form::kBits>, Form>(g);
     UnpackBlocks<Form::kBits>(g, 0, g.blocks, g.scratch);
     Rows<Unpacked, typename Form::OfAnyBits>(g);
   });

@@ -19,6 +19,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 
 #include "engine/backend/bf16.h"
@@ -103,6 +104,9 @@ void GetQuantizedRow(const QuantizedLayout& layout, const std::byte* panel, int6
 /// sums[i] = the sum of the inputs of block i, in an order that is fixed. inputs: [blocks * kBlockInputs].
 void SumBlocks(const float* inputs, int64_t blocks, float* sums);
 void SumBlocks(const Bf16* inputs, int64_t blocks, float* sums);
+
+/// For kernels of integers, as the number of rows from which on they unpack.
+inline constexpr int64_t kNeverUnpack = std::numeric_limits<int64_t>::max();
 
 /// As PanelGemm, over such a panel. Many rows unpack it first, into `scratch`; that changes no bit of the result.
 struct QuantizedGemm {
