@@ -63,7 +63,7 @@ class Borrowing {
   void Do(const coordinator::LendableMessage& message);
   /// See LeaseUse.
   void SetKeepIdle(absl::Duration keep) { use_.SetKeepIdle(keep); }
-  /// After each message, and before each plan (not behind it): see Departures::Finish.
+  /// After messages, and before each plan (not behind it): see Departures::Finish. Looks at all leases that leave.
   void FinishRegions();
   /// See Departures.
   bool saves_blocks() const { return departures_.saves_blocks(); }

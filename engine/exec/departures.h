@@ -4,7 +4,7 @@
 //
 //   departures.Begin(drain_message);         // from the coordinator, between steps
 //   departures.Lose(lose_message.id);
-//   Gone gone = departures.Finish();         // after each message, and before each plan
+//   Gone gone = departures.Finish();         // after messages, and before each plan
 #pragma once
 
 #include <cstdint>

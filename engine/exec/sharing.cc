@@ -6,6 +6,13 @@
 #include <variant>
 
 namespace swiftcache::engine::exec {
+namespace {
+
+// Between two looks for leases that are done with while messages are handled. Each is a look at all that leave, and many
+// can leave at once; but their messages can take long, and donors wait.
+constexpr absl::Duration kBetweenFinishes = absl::Milliseconds(1);
+
+}  // namespace
 
 Sharing::Sharing(const Options& options, const Dependencies& parts)
     : parts_(parts),
@@ -27,7 +34,9 @@ void Sharing::Handle(const coordinator::LoopMessage& message) {
         }
       },
       message);
+  if (parts_.clock->Now() < next_finish_) return;
   borrowing_.FinishRegions();
+  next_finish_ = parts_.clock->Now() + kBetweenFinishes;
 }
 
 void Sharing::Do(const coordinator::TermsMessage& terms) {

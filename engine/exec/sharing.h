@@ -47,6 +47,7 @@ class Sharing {
   };
   Sharing(const Options& options, const Dependencies& parts);
 
+  /// REQUIRES: behind the last of those that are there, Borrowing::FinishRegions, which this calls once a millisecond.
   void Handle(const coordinator::LoopMessage& message);
   /// After each plan, and whenever a message was handled: each half sets going what there is to do.
   /// `waiting_tokens`: of requests that do not run yet.
@@ -65,6 +66,7 @@ class Sharing {
   Lending lending_;
   Borrowing borrowing_;
   WindowTracker window_;
+  absl::Time next_finish_ = absl::InfinitePast();  // of regions, in Handle
 };
 
 }  // namespace swiftcache::engine::exec

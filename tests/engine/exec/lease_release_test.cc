@@ -178,5 +178,51 @@ TEST_P(LeaseReleaseTest, ItWaitsForTwoSecondsAtMostAndNotWhereThereIsNone) {
   }
 }
 
+// By a loop that drains so many leases at once, nearly all of them in use.
+int64_t TimesAskedToDrain(int64_t leases) {
+  constexpr int64_t kBlocks = 8;
+  SharingHarness harness({.num_blocks = 20});
+  for (int64_t id = 1; id <= leases; ++id) harness.Borrow(id, kBlocks);
+  const int64_t tokens = leases * kBlocks * harness.model().block_tokens;
+  const auto recording = harness.Add(RandomTokens(5, tokens, harness.model().vocab_size), kReplyTokens);
+  while (recording->tokens().empty()) {
+    harness.loop().Turn();
+    harness.LandStores();
+  }
+  harness.Borrow(leases + 1, leases * kBlocks);
+  for (int64_t id = 1; id <= leases; ++id) {
+    harness.coordinator().OnRevoked(kv::LeaseId(id), absl::Milliseconds(50));
+    EXPECT_TRUE(harness.heard().WaitFor(absl::StrCat("Drain ", id)));
+  }
+  const int64_t before = harness.times_asked();
+  harness.Pump();
+  const int64_t asked = harness.times_asked() - before;
+  harness.RunAll();
+  EXPECT_TRUE(harness.PumpUntil([&] { return harness.load().kv_blocks_leased_in == leases * kBlocks; }));
+  return asked;
+}
+
+// Else the last of them would come too late.
+TEST(MassDrainTest, ThatManyLeasesLeaveTogetherMakesNoneDearer) {
+  EXPECT_LE(TimesAskedToDrain(32), 5 * TimesAskedToDrain(8));
+}
+
+// Where messages take their time: donors do not wait for the last of them.
+TEST(MassDrainTest, WhatIsDrainedIsGivenBackAMillisecondLaterAtTheLatest) {
+  SharingHarness harness({.num_blocks = 20});
+  for (int64_t id = 1; id <= 3; ++id) harness.Borrow(id, 4);
+  const auto drain = [&](int64_t id) {
+    harness.coordinator().OnRevoked(kv::LeaseId(id), absl::Milliseconds(50));
+    EXPECT_TRUE(harness.heard().WaitFor(absl::StrCat("Drain ", id)));
+    harness.Pump();  // and no turn
+    return harness.load().kv_blocks_leased_in;
+  };
+  harness.clock().Advance(absl::Milliseconds(1));
+  EXPECT_EQ(drain(1), 8);
+  EXPECT_EQ(drain(2), 8) << "not with each message";
+  harness.clock().Advance(absl::Milliseconds(1));
+  EXPECT_EQ(drain(3), 0);
+}
+
 }  // namespace
 }  // namespace swiftcache::engine::exec

@@ -77,7 +77,7 @@ class SharingHarness : private LoopObserver {
       if (during_products) during_products(layer);
     };
     loop_ = std::make_unique<StepLoop>(engine, model_.layout(), std::make_unique<FakeModel>(model), std::move(memory),
-                                       LoopSharing{&transport_, &coordinator_, &urgency_}, clock_, &metrics_,
+                                       LoopSharing{&transport_, &coordinator_, &urgency_}, loop_clock_, &metrics_,
                                        static_cast<LoopObserver*>(this));
     coordinator_.Start(&transport_, &broker_, [this](LoopMessage message) { Push(std::move(message)); });
   }
@@ -227,6 +227,7 @@ class SharingHarness : private LoopObserver {
       if (absl::Now() > give_up) return false;
       WaitForWord();
       Pump();
+      loop_->ServeBetweenSteps();
       LandStores();
     }
     return true;
@@ -236,6 +237,8 @@ class SharingHarness : private LoopObserver {
   /// Of the engine.
   std::byte* own_memory() { return memory_->arena().base(); }
   FakeClock& clock() { return clock_; }
+  /// How often the loop asked for the time: a measure of what it looks at.
+  int64_t times_asked() const { return loop_clock_.asked; }
   transport::FakeTransport& transport() { return transport_; }
   coordinator::Coordinator& coordinator() { return coordinator_; }
   const coordinator::RecordingLeaseBroker& broker() const { return broker_; }
@@ -253,6 +256,15 @@ class SharingHarness : private LoopObserver {
   int64_t rows() const { return rows_; }
 
  private:
+  struct LoopClock final : Clock {
+    explicit LoopClock(const Clock* clock) : clock(*clock) {}
+    absl::Time Now() const override {
+      ++asked;
+      return clock.Now();
+    }
+    const Clock& clock;
+    mutable int64_t asked = 0;
+  };
   void OnStarted(const LiveRequest&) override {}
   void OnEnded(const LiveRequest& request) override {
     if (on_ended) on_ended(request);
@@ -283,6 +295,7 @@ class SharingHarness : private LoopObserver {
   const FakeModelOptions model_;
   const int64_t block_bytes_;
   FakeClock clock_;
+  LoopClock loop_clock_{&clock_};
   Metrics registry_;
   EngineMetrics metrics_;
   transport::FakeTransport transport_;

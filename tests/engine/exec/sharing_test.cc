@@ -172,6 +172,7 @@ TEST_P(SharingTest, NothingOfALostLeaseIsSavedByItsDrain) {
   harness.coordinator().OnRevoked(kv::LeaseId(kLease), absl::Milliseconds(50));
   ASSERT_TRUE(harness.heard().WaitFor(absl::StrCat("Drain ", kLease)));
   harness.Pump();
+  harness.loop().ServeBetweenSteps();
   EXPECT_EQ(harness.load().kv_blocks_leased_in, 0);
   harness.RunAll();
   ExpectRight(harness, *recording, "");
