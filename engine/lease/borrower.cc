@@ -65,9 +65,7 @@ void Borrower::Revoked(kv::LeaseId id, absl::Duration time_left, absl::Time now)
   Entry* entry = Find(id, {Phase::kOpening, Phase::kActive, Phase::kDraining});
   if (entry == nullptr) return;
   if (entry->phase == Phase::kOpening) return WantBack(*entry, now);
-  const absl::Time until = now + std::clamp(time_left, absl::ZeroDuration(), options_.ttl);
-  if (entry->phase == Phase::kActive || until < entry->give_up) return StartDrain(*entry, until);
-  ++ignored_;
+  if (!DrainBy(*entry, now + std::clamp(time_left, absl::ZeroDuration(), options_.ttl))) ++ignored_;
 }
 
 void Borrower::WantBack(Entry& entry, absl::Time now) {
@@ -118,12 +116,13 @@ void Borrower::Fail(kv::LeaseId id, const std::string& why) {
 
 // KV in these leases can still be read, so they are drained rather than lost at once.
 void Borrower::DonorSilent(kv::LeaseId id, absl::Time now) {
-  const Entry* silent = Find(id, {Phase::kActive});
+  const Entry* silent = Find(id, {Phase::kActive, Phase::kDraining});
   if (silent == nullptr) return;
-  const std::string donor = silent->lease.donor_instance;
+  bool any = false;
   for (auto& [other, entry] : leases_) {
-    if (entry.phase == Phase::kActive && entry.lease.donor_instance == donor) StartDrain(entry, now + options_.drain);
+    if (entry.lease.donor_instance == silent->lease.donor_instance) any |= DrainBy(entry, now + options_.drain);
   }
+  if (!any) ++ignored_;
 }
 
 void Borrower::Tick(absl::Time now) {
@@ -166,6 +165,14 @@ absl::Time Borrower::NextDeadline() const {
   absl::Time next = absl::InfiniteFuture();
   for (const auto& [id, entry] : leases_) next = std::min({next, entry.give_up, entry.next_renewal});
   return next;
+}
+
+// False: it is not in use, or drains by then already.
+bool Borrower::DrainBy(Entry& entry, absl::Time until) {
+  const bool drains = entry.phase == Phase::kDraining && until < entry.give_up;
+  if (!drains && entry.phase != Phase::kActive) return false;
+  StartDrain(entry, until);
+  return true;
 }
 
 void Borrower::StartDrain(Entry& entry, absl::Time until) {

@@ -28,8 +28,8 @@
 //   DonorGone         | Close; ends        | Lose -> losing      | Lose -> losing      | -
 //   GenerationChanged,| -                  | Lose -> losing      | Lose -> losing      | -
 //   StoreFailed       |                    |                     |                     |
-//   DonorSilent       | -                  | Drain; as all of    | -                   | -
-//                     |                    | that donor          |                     |
+//   DonorSilent       | -                  | Drain; as all of    | likewise, if        | -
+//                     |                    | that donor          | `until` is earlier  |
 //   NoteHeat          | -                  | SendRenewal         | -                   | -
 //   Tick              | after ttl: Close;  | each ttl/3 a        | at `until`: Lose    | -
 //                     | ends               | SendRenewal; ttl    | -> losing           |
@@ -171,6 +171,7 @@ class Borrower {
   Entry* Find(kv::LeaseId id, std::initializer_list<Phase> phases);
   void Renew(Entry& entry, absl::Time now);
   void WantBack(Entry& entry, absl::Time now);
+  bool DrainBy(Entry& entry, absl::Time until);
   void StartDrain(Entry& entry, absl::Time until);
   void StartLose(Entry& entry, const std::string& why);
   void Fail(kv::LeaseId id, const std::string& why);

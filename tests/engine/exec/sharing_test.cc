@@ -225,6 +225,30 @@ TEST_P(SharingTest, ADonorThatStandsStillIsLeftAfterASecond) {
   EXPECT_TRUE(recording->Wait().ok());
 }
 
+// Also where its lease leaves already, with much time: it ended in order, say, and stands still now.
+TEST_P(SharingTest, ADonorThatStandsStillIsLeftBeforeItsDrainIsOver) {
+  SharingHarness harness(Options());
+  harness.Borrow(kLease, 64);
+  for (unsigned seed = 1; harness.transport().stores().empty(); ++seed) {
+    const auto recording = harness.Add(harness.Prompt(seed), kOutputTokens);
+    while (!recording->done() && harness.transport().stores().empty()) harness.loop().Turn();
+  }
+  harness.coordinator().OnRevoked(kv::LeaseId(kLease), absl::Seconds(9));
+  ASSERT_TRUE(harness.heard().WaitFor("Drain 7"));
+  harness.Pump();
+  harness.clock().Advance(absl::Seconds(1));
+  harness.loop().ServeBetweenSteps();
+  harness.AwaitCoordinator();
+  EXPECT_EQ(harness.heard().Count("Drain 7"), 2);
+  harness.Pump();
+  harness.clock().Advance(EngineOptions().revoke_deadline);
+  harness.AwaitCoordinator();
+  ASSERT_TRUE(harness.transport().log().WaitFor("Abandon 7"));
+  harness.store_answer = absl::UnavailableError("abandoned");
+  EXPECT_TRUE(harness.PumpUntil([&] { return harness.load().kv_blocks_leased_in == 0; }));
+  harness.RunAll();
+}
+
 TEST_P(SharingTest, MemoryThatRunsShortIsAskedFor) {
   SharingHarness harness(Options());
   harness.Converse(4, kOutputTokens);

@@ -225,6 +225,23 @@ TEST(BorrowerTest, ADonorThatTakesNoStoresIsLeftWithAllItsLeases) {
   EXPECT_THAT(Take(borrower), IsEmpty());
 }
 
+// Stores that it does not take keep others from going elsewhere, however long its leases may take to leave.
+TEST(BorrowerTest, ADonorThatTakesNoStoresHastensTheDrainsOfItsLeases) {
+  Borrower borrower = ActiveBorrower();
+  borrower.Granted(MakeLease(2), kStart);
+  borrower.Opened(kv::LeaseId(2), true, kStart);
+  borrower.Revoked(kId, kTtl, kStart);
+  EXPECT_THAT(Take(borrower), ElementsAre("open 2", "use 2", "drain 1"));
+  borrower.DonorSilent(kId, kStart);
+  const auto actions = borrower.TakeActions();
+  ASSERT_THAT(actions, SizeIs(2));
+  for (const auto& action : actions) EXPECT_EQ(std::get<Borrower::Drain>(action).until, kStart + kDrain);
+  borrower.DonorSilent(kId, kStart + kDrain / 2);
+  EXPECT_THAT(Take(borrower), IsEmpty()) << "never slowed";
+  borrower.Tick(kStart + kDrain);
+  EXPECT_THAT(Take(borrower), ElementsAre("lose 1", "lose 2"));
+}
+
 TEST(BorrowerTest, AnOpeningThatIsRevokedIsReleasedUnused) {
   Borrower borrower = OpeningBorrower();
   borrower.Revoked(kId, kLeft, kStart);
