@@ -41,7 +41,7 @@ void Departures::Begin(const DrainMessage& message) {
   const bool goes_on = departure.draining() || departure.lost();
   departure.Drain(message.until, now,
                   {.revoke_deadline = options_.revoke_deadline, .has_elsewhere = options_.leases_are_mapped});
-  if (goes_on) return;
+  if (goes_on) return parts_.cache->RegionDraining(region->region);  // what was emptied was attachable
   LOG(INFO) << "lease " << region->lease << " is drained: " << parts_.cache->region(region->region).used
             << " of its blocks are in use";
   departing_.insert(region->region);

@@ -154,6 +154,27 @@ TEST_P(LeaseReleaseTest, ADrainWithTimeIsHastened) {
   Ask(harness_.Prompt(1));
 }
 
+// While its blocks moved in no hurry prompts were to find them.
+TEST_P(LeaseReleaseTest, OfALeaseThatIsEmptiedAndThenHastenedNothingIsAttachedAnyMore) {
+  harness_.Borrow(kRevoked, 64);
+  for (unsigned seed = 1; seed <= 4; ++seed) Ask(harness_.Prompt(seed));
+  harness_.coordinator().OnRevoked(kv::LeaseId(kRevoked), absl::Seconds(9));
+  ASSERT_TRUE(harness_.heard().WaitFor("Drain 7"));
+  harness_.Pump();
+  harness_.Borrow(kStays, 64);
+  harness_.loop().ServeBetweenSteps();
+  ASSERT_GT(harness_.transport().stores().back().lease, kv::LeaseId(kRevoked)) << "its blocks are on their way";
+  harness_.coordinator().OnRevoked(kv::LeaseId(kRevoked), absl::Milliseconds(44));
+  harness_.AwaitCoordinator();
+  harness_.Pump();
+  EXPECT_EQ(harness_.heard().Count("Drain 7"), 2);
+  const auto again = harness_.Add(harness_.Prompt(1), kReplyTokens);
+  (void)harness_.loop().Step();
+  EXPECT_EQ(harness_.load().kv_blocks_leased_in_held, 0);
+  harness_.RunAll();
+  ExpectRight(*again, harness_.Prompt(1));
+}
+
 TEST_P(LeaseReleaseTest, ItWaitsForTwoSecondsAtMostAndNotWhereThereIsNone) {
   for (const bool refused : {false, true}) {
     SharingHarness harness({.num_blocks = 20, .stream = GetParam()});
