@@ -138,12 +138,13 @@ bool Lending::BeginClearing(bool new_round) {
   const bool lent = moves && parts_.cache->Lend(run);
   if (moves && !lent) return false;  // some have to move yet
   clears_.pop_front();
-  if (!lent) {
-    bytes_left_ -= parts_.own->block_bytes();  // for the attempt
+  std::vector<backend::ByteRange> to_zero = lent ? ToZero(clear.extent) : std::vector<backend::ByteRange>();
+  if (to_zero.empty()) bytes_left_ -= parts_.own->block_bytes();  // for the attempt
+  if (lent) {
+    clearing_.push_back({clear.id, clear.extent, std::move(to_zero), parts_.own->last_change()});
+  } else {
     parts_.coordinator->Cleared(clear.id, false);
-    return true;
   }
-  clearing_.push_back({clear.id, clear.extent, ToZero(clear.extent), parts_.own->last_change()});
   return true;
 }
 

@@ -72,6 +72,17 @@ TEST_F(SharingLoanTest, MemoryThatNobodyWroteToIsLentAtOnce) {
   for (int64_t id = 1; id <= 3; ++id) EXPECT_TRUE(harness.transport().log().WaitFor(absl::StrCat("Grant ", id)));
 }
 
+// To begin with one is work, too: all of what was asked for at once would be begun between two steps.
+TEST_F(SharingLoanTest, WhatThereIsNothingToClearOfCostsABlock) {
+  SharingHarness harness({.model = {.head_dim = 1 << 16, .block_tokens = 4}, .num_blocks = 24});
+  for (int64_t id = 1; id <= 6; ++id) harness.Offer(id, {4 * (id - 1), 4});
+  harness.Pump();
+  for (int round = 1; round <= 3; ++round) {
+    harness.loop().ServeBetweenSteps();
+    EXPECT_EQ(harness.load().kv_blocks_leased_out, 8 * round);
+  }
+}
+
 // To move a block takes as long as to zero three, and a round has time for two.
 TEST_F(SharingLoanTest, WhatARoundTakesBeyondItsPartIsMissingFromTheNext) {
   SharingHarness harness({.model = {.head_dim = 1 << 16, .block_tokens = 4}, .num_blocks = 24});
