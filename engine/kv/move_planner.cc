@@ -2,6 +2,7 @@
 #include "engine/kv/move_planner.h"
 
 #include <algorithm>
+#include <iterator>
 #include <tuple>
 #include <utility>
 
@@ -157,13 +158,15 @@ std::optional<std::vector<Move>> MovePlanner::Clear(int32_t first, int32_t count
   return moves;
 }
 
-// Idle local blocks that were used then or later are, with those in use, the `keep` used last.
+// Idle local blocks that were used then or later are, with those in use, the `keep` used last. It is looked for from the
+// nearer end, so that half the idle are passed at most, and few where most or little is worth keeping.
 uint64_t MovePlanner::LastUseOfHottest(int64_t keep) const {
-  int64_t colder = pool_.local().used + pool_.local().cached - keep;
-  for (const auto& [last_use, id] : pool_.spillable_idle()) {
-    if (colder-- <= 0) return last_use;
-  }
-  return UINT64_MAX;
+  const ByUse& idle = pool_.spillable_idle();
+  const auto size = static_cast<int64_t>(idle.size());
+  const int64_t colder = std::max<int64_t>(0, pool_.local().used + pool_.local().cached - keep);
+  if (colder >= size) return UINT64_MAX;
+  const bool few_colder = colder <= size / 2;
+  return (few_colder ? std::next(idle.begin(), colder) : std::prev(idle.end(), size - colder))->first;
 }
 
 // REQUIRES: there is room.

@@ -237,5 +237,26 @@ TEST(LendingTest, LendingCostsTheSameForOneBlockAndForTenThousand) {
   EXPECT_LT(cost_ns[10000], 3 * cost_ns[1] + 300);
 }
 
+// Where half of the cache is worth keeping it costs more.
+TEST_F(KvCacheTiersTest, WhereMostLittleOrNothingIsWorthKeepingToClearCostsTheSameHoweverMuchIsCached) {
+  for (const int64_t keep : {-1, 0, 2}) {  // -1: all but one
+    std::map<int64_t, double> cost_ns;
+    for (const int64_t cached : {100, 10000}) {
+      Create(cached + 1);
+      Cache(Count(cached * kBlockTokens));
+      cache_->KeepCached(keep < 0 ? cached - 1 : keep);
+      double best_ns = 1e12;
+      for (int round = 0; round < 20; ++round) {
+        const double begin = CpuNanos();
+        for (int i = 0; i < 10; ++i) ASSERT_TRUE(cache_->ClearForLending({static_cast<int32_t>(cached), 1}, 8));
+        best_ns = std::min(best_ns, (CpuNanos() - begin) / 10);
+      }
+      cost_ns[cached] = best_ns;
+    }
+    std::printf("clear beside 100 and 10000 cached: %4.0f and %4.0f ns\n", cost_ns[100], cost_ns[10000]);
+    EXPECT_LT(cost_ns[10000], 3 * cost_ns[100] + 1000) << keep;
+  }
+}
+
 }  // namespace
 }  // namespace swiftcache::engine::kv
