@@ -75,10 +75,6 @@ class KvCache final : public SequenceBlocks, public Tiers, public LendableBlocks
   Filling filling(BlockId id) const override { return pool_.filling(id); }
   void FollowPlaces(const BlockTable& table, PlaceCursor& cursor,
                     absl::FunctionRef<void(int64_t)> changed) const override;
-  bool ReadsLeases(const BlockTable& table) const override {
-    return std::any_of(table.blocks_.begin(), table.blocks_.end(),
-                       [this](const BlockRef& block) { return !pool_.place(block.id()).local(); });
-  }
   int64_t HeldByNobodyElse(std::span<const BlockTable* const> tables) const override;
   bool has_tiers() const override { return pool_.has_regions() || pool_.num_lent() > 0; }
   int64_t num_usable_local() const override {

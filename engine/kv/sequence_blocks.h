@@ -104,8 +104,6 @@ class SequenceBlocks {
   virtual bool has_tiers() const = 0;
   /// The places of all leases.
   virtual PlaceCounts leased_in() const = 0;
-  /// Whether any of its blocks lies in a lease.
-  virtual bool ReadsLeases(const BlockTable& table) const = 0;
   /// How many blocks no other table holds than these, and give room once these are released: not what lies in a lease
   /// that drains.
   virtual int64_t HeldByNobodyElse(std::span<const BlockTable* const> tables) const = 0;

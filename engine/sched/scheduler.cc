@@ -139,7 +139,7 @@ void Scheduler::TakeTurn(Step& step) const {
   if (std::min(wanted, step.budget_tokens) <= MostTouchingRegions()) return;
   int64_t readers = 0, decodes = 0, reading_decodes = 0;
   for (Sequence* sequence : running_) {
-    sequence->reads_leases = cache_->ReadsLeases(sequence->blocks);
+    sequence->reads_leases = sequence->leased_blocks.Follow(*cache_, sequence->blocks) > 0;
     const bool is_decode = sequence->remaining_tokens() == 1;
     readers += sequence->reads_leases;
     decodes += is_decode;

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "common/base/strong_id.h"
+#include "engine/kv/leased_count.h"
 #include "engine/kv/prefix_tree.h"
 #include "engine/kv/sequence_blocks.h"
 #include "engine/sched/token_list.h"
@@ -44,8 +45,9 @@ struct Sequence {
   int64_t lost_tokens = 0;               // of these, those that are computed again because of leases if at all
   int64_t again_tokens = 0;              // how many were
   bool owned_only = false;               // runs from memory that the engine owns
-  bool waits_for_room = false;  // runs, and got no tokens for want of memory in the last plan that had its turn
-  bool reads_leases = false;    // where sequences take turns
+  bool waits_for_room = false;    // runs, and got no tokens for want of memory in the last plan that had its turn
+  kv::LeasedCount leased_blocks;  // of `blocks`; where sequences take turns
+  bool reads_leases = false;      // it has any; likewise
 
   int64_t remaining_tokens() const { return tokens.size() - computed_tokens; }
 };

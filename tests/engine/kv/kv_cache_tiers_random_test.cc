@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/kv/kv_cache.h"
+#include "engine/kv/leased_count.h"
 
 namespace swiftcache::engine::kv {
 namespace {
@@ -99,6 +100,7 @@ class TieredWorld {
     BlockTable table;
     PlaceCursor cursor;
     std::vector<Place> followed;
+    LeasedCount leased;
   };
   struct Copy {
     Move move;
@@ -332,6 +334,7 @@ class TieredWorld {
       ++looked_at;
     });
     for (int64_t i = 0; i < s.table.size(); ++i) ASSERT_EQ(s.followed[i], cache_.place(s.table[i])) << "block " << i;
+    EXPECT_EQ(s.leased.Follow(cache_, s.table), cache_.LeasedBlocks(s.table));
     totals_.kept_places += s.table.size() - looked_at;
     totals_.patched_places += patched;
     int64_t again = 0;

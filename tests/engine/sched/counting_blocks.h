@@ -16,6 +16,8 @@ class CountingBlocks final : public kv::SequenceBlocks {
   explicit CountingBlocks(kv::SequenceBlocks* blocks) : blocks_(*blocks) {}
   /// Of HeldByNobodyElse.
   int64_t asked() const { return asked_; }
+  /// Blocks, for where they lie.
+  int64_t looked_at() const { return looked_at_; }
 
   int64_t HeldByNobodyElse(std::span<const kv::BlockTable* const> tables) const override {
     ++asked_;
@@ -52,7 +54,10 @@ class CountingBlocks final : public kv::SequenceBlocks {
   void Release(kv::BlockTable& table) override { blocks_.Release(table); }
   void ReleaseForNow(kv::BlockTable& table) override { blocks_.ReleaseForNow(table); }
   void NoteWish(int64_t blocks) override { blocks_.NoteWish(blocks); }
-  kv::Place place(kv::BlockId id) const override { return blocks_.place(id); }
+  kv::Place place(kv::BlockId id) const override {
+    ++looked_at_;
+    return blocks_.place(id);
+  }
   kv::Filling filling(kv::BlockId id) const override { return blocks_.filling(id); }
   void FollowPlaces(const kv::BlockTable& table, kv::PlaceCursor& cursor,
                     absl::FunctionRef<void(int64_t)> changed) const override {
@@ -60,7 +65,6 @@ class CountingBlocks final : public kv::SequenceBlocks {
   }
   bool has_tiers() const override { return blocks_.has_tiers(); }
   kv::PlaceCounts leased_in() const override { return blocks_.leased_in(); }
-  bool ReadsLeases(const kv::BlockTable& table) const override { return blocks_.ReadsLeases(table); }
   int64_t num_usable_local() const override { return blocks_.num_usable_local(); }
   int64_t num_usable() const override { return blocks_.num_usable(); }
   int64_t num_potential() const override { return blocks_.num_potential(); }
@@ -71,7 +75,7 @@ class CountingBlocks final : public kv::SequenceBlocks {
 
  private:
   kv::SequenceBlocks& blocks_;
-  mutable int64_t asked_ = 0;
+  mutable int64_t asked_ = 0, looked_at_ = 0;
 };
 
 }  // namespace swiftcache::engine::sched

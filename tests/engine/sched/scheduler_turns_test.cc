@@ -3,11 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <memory>
 #include <random>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tests/engine/sched/counting_blocks.h"
 #include "tests/engine/sched/scheduler_tiers_fixture.h"
 
 namespace swiftcache::engine::sched {
@@ -115,6 +117,24 @@ TEST_F(SchedulerTurnsTest, PromptsThatComeDoNotWaitForAPrefillOnLeases) {
   EXPECT_EQ(Step(), (Chunks{{2, 1}, {3, 1}, {1, 14}}));
   Add(40);
   EXPECT_EQ(Step(), (Chunks{{2, 1}, {3, 1}, {4, 40}}));
+}
+
+TEST_F(SchedulerTurnsTest, WhoReadsLeasesIsKnownWithoutALookAtAllBlocks) {
+  const Scheduler::Options options{.max_num_batched_tokens = kStep, .max_tokens_touching_regions = 16};
+  Create(4000, options);
+  CountingBlocks blocks(cache_.get());
+  scheduler_ = std::make_unique<Scheduler>(options, &blocks);
+  lease_ = cache_->AddRegion(1000);
+  AddReader(1);
+  const Sequence* longer = Add(5000);
+  while (longer->remaining_tokens() != 1) Step();
+  Add(8000);
+  Step();
+  for (int i = 0; i < 4; ++i) {
+    const int64_t before = blocks.looked_at();
+    Step();
+    EXPECT_LE(blocks.looked_at() - before, kStep / kBlockTokens + 2) << "what came with the last step";
+  }
 }
 
 // Who is only one of those that read leases: the others would wait for a third step.
