@@ -57,7 +57,7 @@ class DonorSide {
   bool Act();
   void Tick(absl::Time now);
   absl::Time NextDeadline() const;
-  /// Whether leases are given, or memory of ended ones is not back yet.
+  /// Whether leases are given, or memory of ended ones is on its way back: what is withheld may never be.
   bool any_held() const { return donor_.any_held() || exchange_.any_returning(); }
   /// For the readers below.
   void Publish() ABSL_LOCKS_EXCLUDED(mutex_);

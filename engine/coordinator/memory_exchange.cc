@@ -60,6 +60,7 @@ void MemoryExchange::WhenBack(kv::LeaseId id, Then then) {
 }
 
 void MemoryExchange::Returned(kv::LeaseId id) {
+  withheld_.erase(id);
   const auto returned = returning_.extract(id);
   for (const Then& then : returned.mapped()) then();
 }
@@ -104,7 +105,10 @@ void MemoryExchange::Do(Job job) {
   Then withheld = std::exchange(job.withheld, nullptr);
   Add(clock_.Now() + kAgain, std::move(job));
   if (!withheld) return;
-  post_(std::move(withheld));
+  post_([this, id, withheld = std::move(withheld)] {
+    withheld_.insert(id);
+    withheld();
+  });
   LOG(ERROR) << "--remap_on_return: there is no other memory for the " << bytes << " bytes of lease " << id
              << ", which stay out of use until there is: " << exchanged.message()
              << "; free memory, or end who borrowed them";

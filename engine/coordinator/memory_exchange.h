@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -50,7 +51,8 @@ class MemoryExchange {
   void Return(kv::LeaseId id, const Part& part, Then withheld, Then then);
   /// After what Return was told, or now: the lease is not on its way back.
   void WhenBack(kv::LeaseId id, Then then);
-  bool any_returning() const { return !returning_.empty(); }
+  /// Not what is withheld by now: nobody knows when there is other memory.
+  bool any_returning() const { return returning_.size() > withheld_.size(); }
   /// Joins; what was not begun is not done.
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -76,6 +78,7 @@ class MemoryExchange {
   transport::Transport* transport_ = nullptr;
   std::function<void(Then)> post_;
   std::map<kv::LeaseId, std::vector<Then>> returning_;  // what is to be done then, in order
+  std::set<kv::LeaseId> withheld_;                      // of these
   TimedMutex mutex_;
   std::multimap<absl::Time, Job> jobs_ ABSL_GUARDED_BY(mutex_);  // by when they are due
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
