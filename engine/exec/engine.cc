@@ -35,6 +35,7 @@ namespace {
 struct CancelMessage {
   std::string request_id;
   RequestNumber number;
+  std::optional<int32_t> index;
 };
 struct FinishMessage {};  // end when nothing is left
 struct StopMessage {};    // end now
@@ -68,8 +69,8 @@ class EngineImpl final : public Engine, private LoopObserver {
   }
   absl::Status Submit(Request request, std::unique_ptr<ResponseSink> sink) override;
   void CountRefusal(const absl::Status& why) override { metrics_.Refused(why); }
-  void Cancel(const std::string& request_id, RequestNumber number) override {
-    mailbox_.Push(CancelMessage{request_id, number});
+  void Cancel(const std::string& request_id, RequestNumber number, std::optional<int32_t> index) override {
+    mailbox_.Push(CancelMessage{request_id, number, index});
   }
   void Post(LoopMessage message) override {
     urgency_.Note(message, clock_.Now());
@@ -234,7 +235,7 @@ void EngineImpl::Handle(Message message) {
   if (auto* request = std::get_if<std::unique_ptr<LiveRequest>>(&message)) {
     loop_.Accept(std::move(*request));
   } else if (auto* cancel = std::get_if<CancelMessage>(&message)) {
-    loop_.Cancel(cancel->request_id, cancel->number);
+    loop_.Cancel(cancel->request_id, cancel->number, cancel->index);
   } else if (auto* lease = std::get_if<LoopMessage>(&message)) {
     loop_.Handle(*lease);
   } else {

@@ -62,8 +62,9 @@ class Engine {
   /// A door has refused a request itself, which this engine therefore never saw: for the metrics. REQUIRES: !why.ok().
   virtual void CountRefusal(const absl::Status& why) = 0;
   /// Ends a request within one step; its sink gets CANCELLED. One that is unknown or has ended is ignored, whatever
-  /// other request has its id by now.
-  virtual void Cancel(const std::string& request_id, RequestNumber number) = 0;
+  /// other request has its id by now. With `index`: ends that continuation, if it has a token, with
+  /// FinishReason::kCancelled; the others go on.
+  virtual void Cancel(const std::string& request_id, RequestNumber number, std::optional<int32_t> index) = 0;
   /// The coordinator's push function. A step under way hears at once what concerns it, the loop after the step. From the
   /// engine's creation to its end; does not block.
   virtual void Post(coordinator::LoopMessage message) = 0;

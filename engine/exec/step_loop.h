@@ -72,8 +72,9 @@ class StepLoop {
 
   /// REQUIRES: checked (request_check.h), and no live request has its id.
   void Accept(std::unique_ptr<LiveRequest> request);
-  /// Ends the request with CANCELLED. Ignored where none of this id lives, or another does.
-  void Cancel(const std::string& request_id, RequestNumber number);
+  /// Ends the request with CANCELLED. Ignored where none of this id lives, or another does. With `index`: ends that
+  /// continuation alone, with FinishReason::kCancelled. Ignored where it has no token yet: the others may wait for it.
+  void Cancel(const std::string& request_id, RequestNumber number, std::optional<int32_t> index = {});
   /// Ends everything: what has a token with FinishReason::kCancelled, the rest with UNAVAILABLE.
   void EndAll();
   bool has_work() const { return scheduler_.has_work() || live_.any_parked(); }
@@ -127,7 +128,9 @@ class StepLoop {
   void Append(Continuation& continuation, sample::SampledToken token);
   std::optional<absl::Duration> NoteTime(Continuation& continuation);
   void BeginSiblings(LiveRequest& request);
-  void Finish(Continuation& continuation);
+  void Finish(Continuation& continuation);  // it has all its tokens
+  void End(Continuation& continuation);
+  void CancelOne(LiveRequest& request, int32_t index);
   void LoseDevice(const absl::Status& why);
   void FailStep(const sched::StepPlan& plan, const absl::Status& status);
   void Close(LiveRequest& request, const absl::Status& status);

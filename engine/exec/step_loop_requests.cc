@@ -78,12 +78,24 @@ std::string StepLoop::WhyStarved(const LiveRequest& request) const {
   return why;
 }
 
-void StepLoop::Cancel(const std::string& request_id, RequestNumber number) {
+void StepLoop::Cancel(const std::string& request_id, RequestNumber number, std::optional<int32_t> index) {
   LiveRequest* request = live_.Find(request_id);
   if (request == nullptr || request->request.number != number) return;
-  Close(*request, absl::CancelledError("the request was cancelled"));
+  if (index) {
+    CancelOne(*request, *index);
+  } else {
+    Close(*request, absl::CancelledError("the request was cancelled"));
+  }
   ForgetNeed();
   Publish();
+}
+
+void StepLoop::CancelOne(LiveRequest& request, int32_t index) {
+  if (index < 0 || index >= static_cast<int64_t>(request.continuations.size())) return;
+  Continuation& continuation = *request.continuations[index];
+  if (continuation.done || continuation.output_tokens() == 0) return;
+  AddEnd(continuation, FinishReason::kCancelled);
+  End(continuation);
 }
 
 void StepLoop::EndAll() {
@@ -165,12 +177,16 @@ void StepLoop::BeginSiblings(LiveRequest& request) {
 }
 
 void StepLoop::Finish(Continuation& continuation) {
-  scheduler_.Remove(&continuation);
-  continuation.done = true;
   if (continuation.first_token_time) {
     metrics_->Finished(continuation.prompt_tokens, continuation.output_tokens(),
                        continuation.last_token_time - *continuation.first_token_time);
   }
+  End(continuation);
+}
+
+void StepLoop::End(Continuation& continuation) {
+  scheduler_.Remove(&continuation);
+  continuation.done = true;
   LiveRequest& request = *continuation.request;
   if (++request.num_done == request.request.n) Close(request, absl::OkStatus());
 }

@@ -76,7 +76,8 @@ absl::Status GenerateManyStream::Do(const v1::GenerateManyRequest& command) {
     case v1::GenerateManyRequest::kBegin:
       return Begin(command.generation_id(), command.begin());
     case v1::GenerateManyRequest::kCancel:
-      Cancel(command.generation_id());
+      Cancel(command.generation_id(),
+             command.cancel().has_index() ? std::optional(command.cancel().index()) : std::nullopt);
       return absl::OkStatus();
     case v1::GenerateManyRequest::COMMAND_NOT_SET:
       break;
@@ -150,7 +151,7 @@ void GenerateManyStream::Submit(const std::shared_ptr<Generation>& generation, e
   if (cancel) CancelInEngine(*generation);
 }
 
-void GenerateManyStream::Cancel(int64_t id) {
+void GenerateManyStream::Cancel(int64_t id, std::optional<int32_t> index) {
   std::shared_ptr<Generation> generation;
   {
     absl::MutexLock lock(&mutex_);
@@ -158,11 +159,11 @@ void GenerateManyStream::Cancel(int64_t id) {
     if (it == generations_.end()) return;
     generation = it->second;
   }
-  CancelInEngine(*generation);
+  CancelInEngine(*generation, index);
 }
 
-void GenerateManyStream::CancelInEngine(const Generation& generation) const {
-  submitter_->Cancel(generation.request_id, generation.number);
+void GenerateManyStream::CancelInEngine(const Generation& generation, std::optional<int32_t> index) const {
+  submitter_->Cancel(generation.request_id, generation.number, index);
 }
 
 void GenerateManyStream::OnDeadline(const std::shared_ptr<Generation>& generation) {

@@ -68,8 +68,8 @@ class GenerateManyStream final
   absl::Status CheckBegin(int64_t id) ABSL_LOCKS_EXCLUDED(mutex_);
   void Submit(const std::shared_ptr<Generation>& generation, exec::Request request, absl::Duration timeout)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  void Cancel(int64_t id) ABSL_LOCKS_EXCLUDED(mutex_);
-  void CancelInEngine(const Generation& generation) const;
+  void Cancel(int64_t id, std::optional<int32_t> index) ABSL_LOCKS_EXCLUDED(mutex_);
+  void CancelInEngine(const Generation& generation, std::optional<int32_t> index = std::nullopt) const;
   void OnDeadline(const std::shared_ptr<Generation>& generation) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Called by sinks.

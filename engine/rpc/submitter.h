@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -45,9 +46,10 @@ class Submitter {
   /// On error the sink is never called. REQUIRES: `request` is of Check.
   absl::Status Submit(exec::Request request, std::unique_ptr<exec::ResponseSink> sink) const;
   /// As Engine::Cancel; nothing after Close. REQUIRES: a request was submitted.
-  void Cancel(const std::string& request_id, exec::RequestNumber number) const ABSL_LOCKS_EXCLUDED(mutex_) {
+  void Cancel(const std::string& request_id, exec::RequestNumber number, std::optional<int32_t> index = {}) const
+      ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::ReaderMutexLock lock(&mutex_);
-    if (!closed_) engine_.load()->Cancel(request_id, number);
+    if (!closed_) engine_.load()->Cancel(request_id, number, index);
   }
 
  private:

@@ -79,6 +79,8 @@ class EngineCall {
  public:
   virtual ~EngineCall() = default;
   virtual void Cancel() = 0;
+  /// Asks for no more of this continuation, while the others go on. Likewise at any time; ignored where it has ended.
+  virtual void CancelIndex(int32_t index) = 0;
 };
 
 struct ModelCard {

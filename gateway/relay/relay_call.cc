@@ -109,13 +109,16 @@ void RelayCall::BeginAttempt(int attempt) {
 
 void RelayCall::StoreHandle(int attempt, std::shared_ptr<fleet::EngineCall> handle) {
   bool cancel = false;
+  std::vector<int32_t> indices;
   {
     absl::MutexLock lock(&mutex_);
     if (ended_ || attempt < handle_attempt_) return;
     handle_attempt_ = attempt;
     handle_ = handle;
+    indices.swap(cancelled_early_);
     cancel = cancel_engine_ || (attempt == under_way_ && !loss_.ok());
   }
+  for (const int32_t index : indices) handle->CancelIndex(index);
   if (cancel) handle->Cancel();
 }
 
@@ -127,6 +130,16 @@ void RelayCall::CancelEngine() {
     handle = handle_;
   }
   if (handle != nullptr) handle->Cancel();
+}
+
+void RelayCall::CancelIndex(int32_t index) {
+  std::shared_ptr<fleet::EngineCall> handle;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (handle_attempt_ != under_way_) return cancelled_early_.push_back(index);
+    handle = handle_;
+  }
+  handle->CancelIndex(index);
 }
 
 // The engine is lost: its call is cancelled, and the OnDone that follows ends the attempt with the loss. So an attempt
@@ -174,14 +187,15 @@ void RelayCall::OnEngineEvent(fleet::EngineEvent event) {
         absl::StrCat("engine ", engine_name_, " sent index ", event.index, ", wants 0..", continuations_.size() - 1)));
   }
   if (aborted() || lost()) return;
-  if (event.finish == fleet::FinishReason::kCancelled) {  // not cancelled by this call: the engine cut it off
+  TextContinuation& continuation = continuations_[event.index];
+  if (event.finish == fleet::FinishReason::kCancelled && !continuation.ended()) {  // the engine cut it off
     cut_off_ = true;
     event.finish.reset();
   }
   const bool engine_ends = event.finish.has_value();
   if (engine_ends) ++ended_by_engine_;
-  TextContinuation& continuation = continuations_[event.index];
   if (continuation.ended()) return;
+  const int32_t index = event.index;
   const bool has_tokens = !event.token_ids.empty();
   if (has_tokens && time_to_first_token_ == absl::ZeroDuration()) {
     time_to_first_token_ = env_.clock.Now() - request_.arrived;
@@ -193,8 +207,12 @@ void RelayCall::OnEngineEvent(fleet::EngineEvent event) {
   text_bytes_ += static_cast<int64_t>(out.text.size());
   env_.metrics.Generated(model_.name, static_cast<int64_t>(out.token_ids.size()));
   sink_->OnEvent(std::move(out));
-  if (continuation.ended()) ++continuations_ended_;
-  if (continuations_ended_ == continuations_.size() && ended_by_engine_ < continuations_.size()) CancelEngine();
+  if (!continuation.ended()) return;
+  if (++continuations_ended_ < continuations_.size()) {
+    if (!engine_ends) CancelIndex(index);
+  } else if (ended_by_engine_ < continuations_.size()) {
+    CancelEngine();
+  }
 }
 
 void RelayCall::OnEngineDone(const absl::Status& status) {

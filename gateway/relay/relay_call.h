@@ -38,9 +38,8 @@ struct RelayEnv {
 /// Thread-safety: Cancel and Abort at any time; engine events come one at a time. Ownership: shared by the door, the
 /// relay and the attempt under way; lives as long as one of them. Errors: Start: as route::PickEngine; later ones reach
 /// the sink. No lock is held while a sink or an engine is called.
-/// Known limit: with n > 1, a continuation that a stop string ends here goes on at the engine, and is dropped, until
-/// all continuations have ended, since engines cancel whole requests only. It costs at most the rest of max_tokens for
-/// that continuation; usage does not count it.
+/// Of a continuation that a stop string has ended here, what the engine still sends is dropped, and usage does not count
+/// it.
 class RelayCall final : public GenerateCall, public std::enable_shared_from_this<RelayCall> {
  public:
   struct Inputs {
@@ -69,6 +68,7 @@ class RelayCall final : public GenerateCall, public std::enable_shared_from_this
   void BeginAttempt(int attempt) ABSL_LOCKS_EXCLUDED(mutex_);
   void StoreHandle(int attempt, std::shared_ptr<fleet::EngineCall> handle) ABSL_LOCKS_EXCLUDED(mutex_);
   void CancelEngine() ABSL_LOCKS_EXCLUDED(mutex_);
+  void CancelIndex(int32_t index) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnEngineLost(int attempt, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status EndAttempt(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnEngineEvent(fleet::EngineEvent event);
@@ -109,6 +109,7 @@ class RelayCall final : public GenerateCall, public std::enable_shared_from_this
   mutable absl::Mutex mutex_;
   std::shared_ptr<fleet::EngineCall> handle_ ABSL_GUARDED_BY(mutex_);
   int handle_attempt_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<int32_t> cancelled_early_ ABSL_GUARDED_BY(mutex_);  // indices, before the attempt had its handle
   bool cancel_engine_ ABSL_GUARDED_BY(mutex_) = false;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status abort_reason_ ABSL_GUARDED_BY(mutex_);

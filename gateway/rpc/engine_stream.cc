@@ -70,6 +70,9 @@ class EngineStream::Handle final : public fleet::EngineCall {
   void Cancel() override {
     if (const auto stream = stream_.lock()) stream->End(*generation_, absl::CancelledError("cancelled"));
   }
+  void CancelIndex(int32_t index) override {
+    if (const auto stream = stream_.lock()) stream->EndIndex(*generation_, index);
+  }
 
  private:
   const std::weak_ptr<EngineStream> stream_;
@@ -128,8 +131,9 @@ void EngineStream::End(Generation& generation, absl::Status why) {
 bool EngineStream::Take(const Generation& generation) {
   absl::MutexLock lock(&mutex_);
   if (calls_.erase(generation.id) == 0) return false;
-  const auto unsent = std::find_if(pending_.begin(), pending_.end(),
-                                   [&](const auto& command) { return command.generation_id() == generation.id; });
+  const auto unsent = std::find_if(pending_.begin(), pending_.end(), [&](const auto& command) {
+    return command.generation_id() == generation.id && command.has_begin();
+  });
   if (unsent != pending_.end()) {
     pending_.erase(unsent);
     return true;
@@ -138,6 +142,17 @@ bool EngineStream::Take(const Generation& generation) {
   command.set_generation_id(generation.id);
   command.mutable_cancel();
   return true;
+}
+
+void EngineStream::EndIndex(const Generation& generation, int32_t index) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!calls_.contains(generation.id)) return;
+    v1::GenerateManyRequest& command = pending_.emplace_back();
+    command.set_generation_id(generation.id);
+    command.mutable_cancel()->set_index(index);
+  }
+  Write();
 }
 
 void EngineStream::Write() {

@@ -58,6 +58,7 @@ class EngineStream final : public grpc::ClientBidiReactor<v1::GenerateManyReques
   void SetAlarm(const std::shared_ptr<Generation>& generation, absl::Time deadline);
   /// Ends it here, whatever the engine does, which is told.
   void End(Generation& generation, absl::Status why) ABSL_LOCKS_EXCLUDED(mutex_);
+  void EndIndex(const Generation& generation, int32_t index) ABSL_LOCKS_EXCLUDED(mutex_);
   /// Takes it out of `calls_`, and queues what the engine has to hear. False: it was taken before.
   bool Take(const Generation& generation) ABSL_LOCKS_EXCLUDED(mutex_);
   void Find(const v1::GenerateManyResponse& response) ABSL_LOCKS_EXCLUDED(mutex_);

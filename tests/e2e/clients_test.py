@@ -41,6 +41,26 @@ def test_openai_client_completes_with_logprobs_n_and_stop(tiny):
     assert cut.choices[0].finish_reason == "stop"
 
 
+def test_an_answer_that_a_stop_string_ends_is_ended_at_the_engine_while_the_other_goes_on(tiny):
+    import openai
+    client = openai.OpenAI(base_url=f"http://{tiny.gateway.http}/v1", api_key="none")
+
+    def texts(**more):
+        reply = client.completions.create(model="tiny", prompt="one two", max_tokens=200, temperature=1, seed=7, n=2,
+                                          extra_body={"ignore_eos": True}, **more)
+        return [choice.text for choice in reply.choices]
+
+    kept, cut = texts()
+    stop = next(cut[i:i + 3] for i in range(len(cut)) if cut[i:i + 3] not in kept)
+
+    def ended_early():
+        before = tiny.engine.metric("vllm:generation_tokens_total")
+        assert texts(stop=[stop]) == [kept, cut[:cut.index(stop)]]
+        return tiny.engine.metric("vllm:generation_tokens_total") - before < 300
+
+    wait_until(ended_early, WAIT, "the engine to hear of it before it has computed both")
+
+
 def test_openai_client_gets_typed_errors(tiny):
     import openai
     client = openai.OpenAI(base_url=f"http://{tiny.gateway.http}/v1", api_key="none", max_retries=0)

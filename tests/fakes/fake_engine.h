@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -43,8 +44,13 @@ class FakeEngine final : public exec::Engine {
     absl::MutexLock lock(&mutex_);
     refusals_.push_back(why.code());
   }
-  void Cancel(const std::string& request_id, exec::RequestNumber number) override {
+  void Cancel(const std::string& request_id, exec::RequestNumber number, std::optional<int32_t> index) override {
     if (before_cancel) before_cancel();
+    if (index.has_value()) {
+      absl::MutexLock lock(&mutex_);
+      cancelled_.push_back(request_id + "[" + std::to_string(*index) + "]");
+      return;
+    }
     EndIf(request_id, absl::CancelledError("cancelled"),
           [&](const Live& live) { return live.request.number == number; });
     absl::MutexLock lock(&mutex_);
@@ -79,7 +85,7 @@ class FakeEngine final : public exec::Engine {
   void End(const std::string& id, absl::Status status) {
     EndIf(id, std::move(status), [](const Live&) { return true; });
   }
-  /// True when `id` was cancelled within 30 s.
+  /// True when `id` was cancelled within 30 s; "r1[2]": a continuation of it alone, which goes on here.
   bool WaitForCancel(const std::string& id) {
     absl::MutexLock lock(&mutex_);
     const auto there = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {

@@ -57,12 +57,28 @@ class FakeCall {
     absl::MutexLock lock(&mutex_);
     mutex_.Await(absl::Condition(&cancelled_));
   }
+  bool cancelled() ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    return cancelled_;
+  }
+  void CancelIndex(int32_t index) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    cancelled_indices_.push_back(index);
+  }
+  /// Those that were cancelled alone, once there is one. Empty: not within 30 s.
+  std::vector<int32_t> WaitCancelledIndices() ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    const auto there = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !cancelled_indices_.empty(); };
+    mutex_.AwaitWithTimeout(absl::Condition(&there), absl::Seconds(30));
+    return cancelled_indices_;
+  }
 
  private:
   const gateway::fleet::EngineRequest request_;
   std::shared_ptr<gateway::fleet::EngineObserver> observer_;
   absl::Mutex mutex_;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<int32_t> cancelled_indices_ ABSL_GUARDED_BY(mutex_);
 };
 
 /// Answers "hello" and stops.
@@ -96,6 +112,7 @@ class FakeEngine {
     absl::MutexLock lock(&mutex_);
     script_ = std::move(script);
   }
+  std::function<void()> before_handle;           // of each call, whose script has begun; set before the first
   std::function<void(int fetch)> on_card_fetch;  // counted from 1; set before the first
   /// The next fetches fail with these, in order; then `card` comes.
   void SetCard(gateway::fleet::ModelCard card, std::deque<absl::Status> failures = {}) ABSL_LOCKS_EXCLUDED(mutex_) {
@@ -132,6 +149,7 @@ class FakeEngine {
    public:
     explicit Handle(std::shared_ptr<FakeCall> call) : call_(std::move(call)) {}
     void Cancel() override { call_->Cancel(); }
+    void CancelIndex(int32_t index) override { call_->CancelIndex(index); }
 
    private:
     const std::shared_ptr<FakeCall> call_;
@@ -143,7 +161,9 @@ class FakeEngine {
     std::unique_ptr<gateway::fleet::EngineCall> Generate(
         const gateway::fleet::EngineRequest& request,
         std::shared_ptr<gateway::fleet::EngineObserver> observer) override {
-      return std::make_unique<Handle>(engine_.Run(std::make_shared<FakeCall>(request, std::move(observer))));
+      const auto call = engine_.Run(std::make_shared<FakeCall>(request, std::move(observer)));
+      if (engine_.before_handle) engine_.before_handle();
+      return std::make_unique<Handle>(call);
     }
     absl::StatusOr<gateway::fleet::ModelCard> FetchModelCard(absl::Duration timeout) override {
       return engine_.FetchModelCard();

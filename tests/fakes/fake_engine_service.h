@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -67,6 +68,18 @@ class FakeGeneration {
     absl::MutexLock lock(&mutex_);
     cancelled_ = true;
   }
+  void CancelIndex(int32_t index) {
+    absl::MutexLock lock(&mutex_);
+    cancelled_index_ = index;
+  }
+  /// The continuation that the client has cancelled; none: not within 30 s.
+  std::optional<int32_t> WaitCancelledIndex() {
+    absl::MutexLock lock(&mutex_);
+    mutex_.AwaitWithTimeout(absl::Condition(
+                                +[](std::optional<int32_t>* index) { return index->has_value(); }, &cancelled_index_),
+                            absl::Seconds(30));
+    return cancelled_index_;
+  }
   /// Returns once the client has cancelled it, or the stream has ended.
   absl::Status WaitCancelled() {
     absl::MutexLock lock(&mutex_);
@@ -80,6 +93,7 @@ class FakeGeneration {
   absl::Mutex& write_mutex_;
   absl::Mutex mutex_;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<int32_t> cancelled_index_ ABSL_GUARDED_BY(mutex_);
 };
 
 /// Thread-safety: set the fields before the server starts.
@@ -116,7 +130,13 @@ class FakeEngineService final : public v1::EngineService::Service {
     v1::GenerateManyRequest command;
     while (stream->Read(&command)) {
       if (command.has_cancel()) {
-        if (generations.contains(command.generation_id())) generations[command.generation_id()]->Cancel();
+        const auto cancelled = generations.find(command.generation_id());
+        if (cancelled == generations.end()) continue;
+        if (command.cancel().has_index()) {
+          cancelled->second->CancelIndex(command.cancel().index());
+        } else {
+          cancelled->second->Cancel();
+        }
         continue;
       }
       auto generation = std::make_shared<FakeGeneration>(command, *stream, write_mutex);

@@ -51,7 +51,8 @@ class InMemoryEngineClient final : public gateway::fleet::EngineClient {
   class Call final : public gateway::fleet::EngineCall {
    public:
     Call(engine::exec::Engine& engine, std::string id) : engine_(engine), id_(std::move(id)) {}
-    void Cancel() override { engine_.Cancel(id_, {}); }
+    void Cancel() override { engine_.Cancel(id_, {}, {}); }
+    void CancelIndex(int32_t index) override { engine_.Cancel(id_, {}, index); }
 
    private:
     engine::exec::Engine& engine_;

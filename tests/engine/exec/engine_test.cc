@@ -223,8 +223,8 @@ TEST_F(EngineTest, CancelEndsARequestWithinAStep) {
   std::shared_ptr<Recording> recording;
   ASSERT_TRUE(Submit(Named("a", 395), &recording).ok());
   recording->WaitForTokens(2);
-  engine_->Cancel("a", {});
-  engine_->Cancel("nobody", {});
+  engine_->Cancel("a", {}, {});
+  engine_->Cancel("nobody", {}, {});
   const absl::Status status = recording->Wait();
   EXPECT_TRUE(status.ok() || status.code() == absl::StatusCode::kCancelled) << status;
   EXPECT_EQ(engine_->Load().kv_blocks_used, 0);
@@ -239,7 +239,7 @@ TEST_F(EngineTest, CancelOfARequestThatHasEndedLeavesTheNextOfItsIdAlone) {
   next.number = RequestNumber(2);
   std::shared_ptr<Recording> recording;
   ASSERT_TRUE(Submit(std::move(next), &recording).ok());
-  engine_->Cancel("queued", RequestNumber(1));
+  engine_->Cancel("queued", RequestNumber(1), {});
   gate_.Open();
   EXPECT_EQ(recording->Wait(), absl::OkStatus());
 }
@@ -251,7 +251,7 @@ TEST_F(EngineTest, CancelReachesARequestThatTheLoopHasNotSeen) {
   ASSERT_TRUE(Submit(Named("running")).ok());
   gate_.WaitUntilReached();
   ASSERT_TRUE(Submit(Named("queued"), &recording).ok());
-  engine_->Cancel("queued", {});
+  engine_->Cancel("queued", {}, {});
   gate_.Open();
   EXPECT_EQ(recording->Wait().code(), absl::StatusCode::kCancelled);
   EXPECT_EQ(recording->num_outputs(), 0u);
@@ -337,7 +337,7 @@ TEST_F(EngineTest, ManyThreadsSubmitAndCancel) {
         const Request asked = request;
         auto recording = std::make_shared<Recording>();
         if (!engine_->Submit(std::move(request), std::make_unique<RecordingSink>(recording)).ok()) ++wrong;
-        if (rng() % 3 == 0) engine_->Cancel(asked.request_id, asked.number);
+        if (rng() % 3 == 0) engine_->Cancel(asked.request_id, asked.number, {});
         const absl::Status status = recording->Wait();
         cancelled += status.code() == absl::StatusCode::kCancelled;
         if (status.ok()) wrong += recording->tokens() != FakeGreedy(kLongModel, asked.prompt, *asked.max_tokens);

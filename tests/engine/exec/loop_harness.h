@@ -65,8 +65,8 @@ class LoopHarness : private LoopObserver {
     loop_->Step();
     Check();
   }
-  void Cancel(const std::string& id, RequestNumber number = {}) {
-    loop_->Cancel(id, number);
+  void Cancel(const std::string& id, RequestNumber number = {}, std::optional<int32_t> index = {}) {
+    loop_->Cancel(id, number, index);
     Check();
   }
   void RunAll() {

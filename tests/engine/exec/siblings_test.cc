@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests for several continuations, and leases that leave while these begin.
+// Requests for several continuations: one that is cancelled alone, and leases that leave while these begin.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -7,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/engine/exec/loop_harness.h"
 #include "tests/engine/exec/sharing_harness.h"
 
 namespace swiftcache::engine::exec {
@@ -68,6 +70,78 @@ TEST_F(SiblingsTest, TheyWaitForMemoryWhereTheLeaseOfTheirPromptLeaves) {
   EXPECT_TRUE(recording->Wait().ok()) << recording->Wait();
   for (const int32_t index : {0, 1}) {
     EXPECT_EQ(recording->output(index).tokens, FakeGreedy(harness_.model(), prompt, kEachTokens)) << index;
+  }
+}
+
+class CancelOneTest : public testing::Test {
+ protected:
+  static constexpr int64_t kTokens = 40;
+
+  // Three tokens each, after which all three run.
+  std::shared_ptr<Recording> Begin(LoopHarness& harness) {
+    Request request = Greedy(RandomTokens(1, 9, kSmallModel.vocab_size), kTokens);
+    request.request_id = "three";
+    request.n = 3;
+    request.sampling.temperature = 1;
+    request.sampling.seed = 7;
+    auto recording = harness.Add(request);
+    for (int i = 0; i < 4; ++i) harness.Step();
+    return recording;
+  }
+};
+
+TEST_F(CancelOneTest, ItsBlocksAreFreeAtOnceAndTheOthersKeepTheirTokens) {
+  LoopHarness undisturbed({.model = kSmallModel});
+  const auto wanted = Begin(undisturbed);
+  undisturbed.RunAll();
+  for (const int32_t index : {0, 1}) {
+    LoopHarness harness({.model = kSmallModel});
+    const auto recording = Begin(harness);
+    const int64_t used = harness.load().kv_blocks_used;
+    harness.Cancel("three", {}, index);
+    EXPECT_LT(harness.load().kv_blocks_used, used);
+    EXPECT_EQ(recording->output(index).finish, FinishReason::kCancelled);
+    const auto tokens = static_cast<int64_t>(recording->tokens(index).size());
+    EXPECT_EQ(recording->output(index).usage->completion_tokens, tokens);
+    harness.Cancel("three", {}, index);  // it has ended
+    harness.RunAll();
+    EXPECT_TRUE(recording->Wait().ok()) << recording->Wait();
+    EXPECT_LT(tokens, kTokens);
+    EXPECT_THAT(harness.Scrape(), testing::HasSubstr("\nswiftcache_request_generation_tokens_count 2\n"));
+    EXPECT_EQ(static_cast<int64_t>(recording->tokens(index).size()), tokens);
+    for (const int32_t other : {1 - index, 2}) {
+      EXPECT_EQ(recording->tokens(other), wanted->tokens(other)) << other;
+      EXPECT_EQ(recording->output(other).finish, FinishReason::kLength);
+    }
+  }
+}
+
+TEST_F(CancelOneTest, TheLastOneEndsTheRequest) {
+  LoopHarness harness({.model = kSmallModel});
+  const auto recording = Begin(harness);
+  for (const int32_t index : {2, 0, 1}) {
+    EXPECT_FALSE(recording->done());
+    harness.Cancel("three", {}, index);
+  }
+  EXPECT_TRUE(recording->Wait().ok()) << recording->Wait();
+  EXPECT_FALSE(harness.loop().has_work());
+  harness.ExpectNothingHeld();
+  EXPECT_THAT(harness.Scrape(),
+              testing::HasSubstr("swiftcache_requests_finished_total{finished_reason=\"abort\"} 3\n"));
+}
+
+// The first has no token yet, the others are not there, or never will be.
+TEST_F(CancelOneTest, WhatHasNoTokenGoesOn) {
+  LoopHarness harness({.model = kSmallModel});
+  Request request = Greedy(RandomTokens(1, 9, kSmallModel.vocab_size), 5);
+  request.request_id = "three";
+  request.n = 3;
+  const auto recording = harness.Add(request);
+  for (const int32_t index : {0, 1, -1, 3}) harness.Cancel("three", {}, index);
+  harness.Cancel("three", RequestNumber(1), 0);  // of an earlier request of that id
+  harness.RunAll();
+  for (const int32_t index : {0, 1, 2}) {
+    EXPECT_EQ(recording->tokens(index), FakeGreedy(kSmallModel, request.prompt, 5)) << index;
   }
 }
 

@@ -231,6 +231,23 @@ TEST_F(GenerateManyTest, ACancelThatComesTooLateLeavesTheNextRequestOfItsIdAlone
   EXPECT_EQ(engine_.live(), 1u);
 }
 
+TEST_F(GenerateManyTest, ACancelOfAnIndexEndsNothingElse) {
+  Stream stream = NewStream();
+  stream.Begin(1, "r1");
+  FakeEngine::Live* live = engine_.WaitForRequest("r1");
+  ASSERT_NE(live, nullptr);
+  v1::GenerateManyRequest cancel = CancelOf(1);
+  cancel.mutable_cancel()->set_index(0);
+  stream.Send(cancel);
+  EXPECT_TRUE(engine_.WaitForCancel("r1[0]"));
+  cancel.set_generation_id(2);  // unknown
+  stream.Send(cancel);
+  EXPECT_EQ(engine_.live(), 1u);
+  Tell(live, 0, {3});
+  engine_.End("r1", absl::OkStatus());
+  EXPECT_EQ(stream.ReadEnd(1), absl::OkStatus());
+}
+
 TEST_F(GenerateManyTest, ATimeoutEndsAGeneration) {
   Stream stream = NewStream();
   for (const int64_t nanos : {int64_t{0}, int64_t{30'000'000}, int64_t{-1'000'000'000}}) {

@@ -268,27 +268,6 @@ TEST_F(RelayTest, NeverSendsHalfACharacter) {
   EXPECT_EQ(sink_->events()[1].text, "\xC3\xA9");
 }
 
-TEST_F(RelayTest, SeveralContinuationsEndOnTheirOwn) {
-  Serve({"a"});
-  relay::GenerateRequest request = Prompt("x");
-  request.sampling.n = 2;
-  request.sampling.stop = {"STOP"};
-  // Index 1 ended here, index 0 at the engine, which would go on with index 1.
-  engines_["a"].SetScript([](FakeCall& call) {
-    call.SendText("left", 0);
-    call.SendText("right STOP", 1);
-    call.SendText("dropped", 1);
-    call.SendText("!", 0);
-    call.SendFinish(FinishReason::kLength, 0);
-    call.WaitCancelled();
-  });
-  ASSERT_EQ(Run(request), absl::OkStatus());
-  EXPECT_EQ(sink_->Text(0), "left!");
-  EXPECT_EQ(sink_->Text(1), "right ");
-  EXPECT_EQ(sink_->Last(0)->finish, FinishReason::kLength);
-  EXPECT_EQ(sink_->Last(1)->finish, FinishReason::kStop);
-}
-
 TEST_F(RelayTest, LogprobsCarryTheBytesOfEachToken) {
   Serve({"a"});
   engines_["a"].SetScript([](FakeCall& call) {

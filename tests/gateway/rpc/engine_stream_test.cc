@@ -223,6 +223,37 @@ TEST_F(EngineStreamTest, CancelReachesTheServerAndMayComeAgainLater) {
   call->Cancel();
 }
 
+TEST_F(EngineStreamTest, CancelOfAnIndexReachesTheServerAndEndsNothingHere) {
+  service_.generate = [](FakeGeneration& generation) {
+    generation.SendTokens(1);
+    EXPECT_EQ(generation.WaitCancelledIndex(), 3);
+    generation.SendTokens(2);
+    return absl::OkStatus();
+  };
+  Serve();
+  auto call = client_->Generate({}, recorder_);
+  recorder_->WaitForAnEvent();
+  call->CancelIndex(3);
+  EXPECT_EQ(recorder_->Wait(), absl::OkStatus());
+  EXPECT_THAT(recorder_->ids(), ElementsAre(0, 0, 1));
+  call->CancelIndex(3);
+}
+
+TEST_F(EngineStreamTest, CancelReachesTheServerBehindThoseOfIndices) {
+  service_.generate = [this](FakeGeneration& generation) {
+    generation.SendTokens(1);
+    const absl::Status end = generation.WaitCancelled();
+    cancelled_.Notify();
+    return end;
+  };
+  Serve();
+  const auto call = client_->Generate({}, recorder_);
+  recorder_->WaitForAnEvent();
+  for (int i = 0; i < 1000; ++i) call->CancelIndex(i);  // some wait to be sent
+  call->Cancel();
+  EXPECT_TRUE(cancelled_.WaitForNotificationWithTimeout(absl::Seconds(30)));
+}
+
 TEST_F(EngineStreamTest, CancelNeedsNoAnswerAndEndsNobodyElse) {
   service_.generate = [this](FakeGeneration& generation) {
     go_on_.WaitForNotification();  // frozen
