@@ -97,8 +97,7 @@ absl::Status ReadSpecialIds(const GgufMetadata& metadata, TokenizerSpec& spec) {
   };
   RETURN_IF_ERROR(read("tokenizer.ggml.bos_token_id", spec.bos_id));
   RETURN_IF_ERROR(read("tokenizer.ggml.eos_token_id", spec.eos_id));
-  RETURN_IF_ERROR(read("tokenizer.ggml.unknown_token_id", spec.unk_id));
-  return read("tokenizer.ggml.padding_token_id", spec.pad_id);
+  return read("tokenizer.ggml.unknown_token_id", spec.unk_id);
 }
 
 // The file's setting; without one the default of the tokenizer's family, if the token exists.

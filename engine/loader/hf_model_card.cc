@@ -42,7 +42,6 @@ absl::Status ReadSpecialTokens(const JsonObject& root, TokenizerSpec& spec) {
   RETURN_IF_ERROR(ReadSpecialToken(root, "bos_token", spec, bos));
   RETURN_IF_ERROR(ReadSpecialToken(root, "eos_token", spec, eos));
   RETURN_IF_ERROR(ReadSpecialToken(root, "unk_token", spec, spec.unk_id));
-  RETURN_IF_ERROR(ReadSpecialToken(root, "pad_token", spec, spec.pad_id));
   if (bos && spec.bos_id.value_or(*bos) != *bos) {
     return Unsupported(root.file(), "key bos_token: id ", *bos, ", but the post_processor of tokenizer.json puts id ",
                        *spec.bos_id, " before a text");

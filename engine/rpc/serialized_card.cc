@@ -48,7 +48,6 @@ void SetVocabulary(const loader::TokenizerSpec& spec, v1::TokenizerSpec& proto) 
   if (spec.bos_id.has_value()) proto.set_bos_id(*spec.bos_id);
   if (spec.eos_id.has_value()) proto.set_eos_id(*spec.eos_id);
   if (spec.unk_id.has_value()) proto.set_unk_id(*spec.unk_id);
-  if (spec.pad_id.has_value()) proto.set_pad_id(*spec.pad_id);
 }
 
 void SetRules(const loader::TokenizerSpec& spec, v1::TokenizerSpec& proto) {

@@ -87,7 +87,6 @@ text::TokenizerSpec SpecOf(v1::TokenizerSpec& in) {
   if (in.has_bos_id()) out.bos_id = in.bos_id();
   if (in.has_eos_id()) out.eos_id = in.eos_id();
   if (in.has_unk_id()) out.unk_id = in.unk_id();
-  if (in.has_pad_id()) out.pad_id = in.pad_id();
   out.fuse_unk = in.fuse_unk();
   out.remove_extra_whitespaces = in.remove_extra_whitespaces();
   out.escape_whitespaces = in.escape_whitespaces();

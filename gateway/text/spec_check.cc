@@ -67,7 +67,6 @@ absl::Status CheckSpecialIds(const TokenizerSpec& spec, const IdCheck& check) {
   RETURN_IF_ERROR(check.Id("bos_id", spec.bos_id));
   RETURN_IF_ERROR(check.Id("eos_id", spec.eos_id));
   RETURN_IF_ERROR(check.Id("unk_id", spec.unk_id));
-  RETURN_IF_ERROR(check.Id("pad_id", spec.pad_id));
   if (spec.add_bos && !spec.bos_id) return Wrong("bos_id", "none", "an id, because add_bos is set");
   if (spec.add_eos && !spec.eos_id) return Wrong("eos_id", "none", "an id, because add_eos is set");
   for (size_t i = 0; i < spec.added_tokens.size(); ++i) {

@@ -36,7 +36,7 @@ struct TokenizerSpec {
   Normalizer normalizer = Normalizer::kNone;
   std::vector<AddedToken> added_tokens;
   bool add_space_prefix = false, byte_fallback = false, ignore_merges = false, add_bos = false, add_eos = false;
-  std::optional<int32_t> bos_id, eos_id, unk_id, pad_id;
+  std::optional<int32_t> bos_id, eos_id, unk_id;
   bool fuse_unk = false, remove_extra_whitespaces = false, escape_whitespaces = false, space_prefix_first_only = false;
 };
 

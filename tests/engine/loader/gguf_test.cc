@@ -248,6 +248,18 @@ TEST(GgufTokenizerTest, AddBosWithoutAnIdIsRefused) {
   ExpectError(ReadTokenizer(builder).status(), absl::StatusCode::kInvalidArgument, "add_bos_token is true");
 }
 
+TEST(GgufTokenizerTest, NothingIsPaddedSoThatThePaddingMayBeNoToken) {
+  constexpr uint32_t kNone = 4294967295;  // as llama2.c's converter writes it
+  GgufBuilder builder = TinyGguf("llama");
+  builder.Set("tokenizer.ggml.padding_token_id", kNone);
+  EXPECT_TRUE(ReadTokenizer(builder).ok()) << ReadTokenizer(builder).status();
+  for (const char* key : {"tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id"}) {
+    GgufBuilder bad = TinyGguf("llama");
+    bad.Set(key, kNone);
+    ExpectError(ReadTokenizer(bad).status(), absl::StatusCode::kInvalidArgument, key);
+  }
+}
+
 GgufBuilder SentencePieceGguf() {
   GgufBuilder builder = TinyGguf("llama");
   builder.Set("tokenizer.ggml.model", "llama");

@@ -182,14 +182,19 @@ ModelCard Card() {
 TEST(TokenizerConfigTest, SpecialTokensAreTextOrObjects) {
   ModelCard card = Card();
   ASSERT_TRUE(
-      AddTokenizerConfig(R"({"bos_token": {"content": "<s>"}, "eos_token": "a", "pad_token": null})", "t.json", card)
+      AddTokenizerConfig(R"({"bos_token": {"content": "<s>"}, "eos_token": "a", "unk_token": null})", "t.json", card)
           .ok());
   EXPECT_EQ(card.tokenizer.bos_id, 0);
   EXPECT_EQ(card.tokenizer.eos_id, 1);
-  EXPECT_FALSE(card.tokenizer.pad_id.has_value());
+  EXPECT_FALSE(card.tokenizer.unk_id.has_value());
   const absl::Status unknown = AddTokenizerConfig(R"({"eos_token": "zz"})", "t.json", card);
   EXPECT_EQ(unknown.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(unknown.message()), HasSubstr("t.json: key eos_token: found \"zz\""));
+}
+
+TEST(TokenizerConfigTest, NothingIsPaddedSoThatThePaddingMayBeNoToken) {
+  ModelCard card = Card();
+  EXPECT_EQ(AddTokenizerConfig(R"({"pad_token": "<pad>"})", "t.json", card), absl::OkStatus());
 }
 
 TEST(TokenizerConfigTest, OnlyLlamaTokenizersHeedAddBosToken) {

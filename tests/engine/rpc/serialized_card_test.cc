@@ -37,7 +37,6 @@ TEST(ModelCardTest, EveryFieldIsOnTheWire) {
   EXPECT_EQ(t.bos_id(), 0);
   EXPECT_EQ(t.eos_id(), 2);
   EXPECT_TRUE(t.has_unk_id());
-  EXPECT_FALSE(t.has_pad_id());
   EXPECT_TRUE(t.add_space_prefix() && t.add_bos() && t.fuse_unk() && t.escape_whitespaces());
   EXPECT_FALSE(t.byte_fallback() || t.ignore_merges() || t.add_eos() || t.remove_extra_whitespaces() ||
                t.space_prefix_first_only());

@@ -52,7 +52,6 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"BosRange", [](TokenizerSpec& s) { s.bos_id = 257; }, "bos_id: found id 257, wanted an id from 0 to 256"},
         Case{"EosRange", [](TokenizerSpec& s) { s.eos_id = -5; }, "eos_id: found id -5"},
         Case{"UnkRange", [](TokenizerSpec& s) { s.unk_id = 1 << 30; }, "unk_id: found id"},
-        Case{"PadRange", [](TokenizerSpec& s) { s.pad_id = 999; }, "pad_id: found id 999"},
         Case{"NoBos", [](TokenizerSpec& s) { s.add_bos = true; }, "bos_id: found none"},
         Case{"NoEos", [](TokenizerSpec& s) { s.add_eos = true; }, "eos_id: found none"},
         Case{"AddedRange", [](TokenizerSpec& s) { s.added_tokens = {{.id = 257}}; }, "added_tokens[0]: found id 257"},

@@ -41,7 +41,6 @@ inline TokenizerSpec SpecFromLoader(const engine::loader::TokenizerSpec& in) {
   out.bos_id = in.bos_id;
   out.eos_id = in.eos_id;
   out.unk_id = in.unk_id;
-  out.pad_id = in.pad_id;
   out.fuse_unk = in.fuse_unk;
   out.remove_extra_whitespaces = in.remove_extra_whitespaces;
   out.escape_whitespaces = in.escape_whitespaces;
