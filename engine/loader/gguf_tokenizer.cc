@@ -24,7 +24,35 @@ constexpr char kScores[] = "tokenizer.ggml.scores";
 constexpr char kMerges[] = "tokenizer.ggml.merges";
 constexpr char kPre[] = "tokenizer.ggml.pre";
 
-constexpr std::string_view kEnds[] = {"<|endoftext|>", "<|im_end|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>"};
+// Ends of texts, of turns and of messages; then what stands between the files of a repository and in the place of what is
+// missing, behind which a model that completes code goes on with something else. Those of llama.cpp, without the ones of
+// architectures that are not loaded here, which each have exceptions.
+constexpr std::string_view kEnds[] = {"<|endoftext|>",
+                                      "<|end_of_text|>",
+                                      "<\uff5cend\u2581of\u2581sentence\uff5c>",
+                                      "</s>",
+                                      "<eos>",
+                                      "[EOS]",
+                                      "<|im_end|>",
+                                      "<|end|>",
+                                      "<|eot_id|>",
+                                      "<EOT>",
+                                      "_<EOT>",
+                                      "[EOT]",
+                                      "<end_of_turn>",
+                                      "<end_of_utterance>",
+                                      "<|eom_id|>",
+                                      "<|fim_pad|>",
+                                      "<fim-pad>",
+                                      "<fim_pad>",
+                                      "<PAD>",
+                                      "[PAD]",
+                                      "<|fim_repo|>",
+                                      "<|repo_name|>",
+                                      "<fim-repo>",
+                                      "<REPO>",
+                                      "<reponame>",
+                                      "<|file_sep|>"};
 
 absl::Status ReadTokens(const GgufMetadata& metadata, TokenizerSpec& spec) {
   ASSIGN_OR_RETURN(const auto tokens, metadata.Strings(kTokens));

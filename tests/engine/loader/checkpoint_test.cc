@@ -133,6 +133,22 @@ TEST(CheckpointTest, TokensThatEndAnAnswerAreControlTokensWhateverTheFileSays) {
   for (const AddedToken& token : spec.added_tokens) EXPECT_EQ(token.special, token.id != 5) << token.id;
 }
 
+// What is typed normal is text, however it is spelled.
+TEST(CheckpointTest, EndsOfTurnsAndWhatStandsBetweenFilesEndAnAnswerToo) {
+  for (const char* end : {"<|end|>", "<end_of_turn>", "<EOT>", "_<EOT>", "[EOT]", "</s>", "<eos>",
+                          "<\uff5cend\u2581of\u2581sentence\uff5c>", "<|fim_pad|>", "<fim_pad>", "<|fim_repo|>",
+                          "<|repo_name|>", "<reponame>", "<|file_sep|>"}) {
+    for (const auto& [type, ends] : {std::pair(3, true), std::pair(4, true), std::pair(1, false)}) {
+      const GgufBuilder builder =
+          GgufOfTokens({"<|im_end|>", "a", "b", "<|im_start|>", "ab", end}, {3, 1, 1, 3, 1, type});
+      const TempFolder folder;
+      EXPECT_EQ(Open(folder.Write("ends.gguf", builder.Bytes())).config.eos_ids,
+                ends ? std::vector<int32_t>({0, 5}) : std::vector<int32_t>({0}))
+          << end << " of type " << type;
+    }
+  }
+}
+
 // As in Qwen's files, whose ids name the end of a turn alone, though generation_config.json has both.
 TEST(CheckpointTest, ControlTokensOfKnownSpellingsEndAnAnswerToo) {
   const GgufBuilder builder =
@@ -151,7 +167,7 @@ TEST(CheckpointTest, UserDefinedTokensOfKnownSpellingsEndAnAnswerToo) {
 }
 
 TEST(CheckpointTest, ALetterThatEndsAnAnswerStaysALetter) {
-  GgufBuilder builder = TinyGguf("llama");
+  GgufBuilder builder = GgufOfTokens({"<s>", "a", "b", "c", "ab", "abc"}, {3, 1, 1, 1, 1, 1});
   builder.Set("tokenizer.ggml.eos_token_id", uint32_t{2});
   const TempFolder folder;
   const Checkpoint model = Open(folder.Write("letter.gguf", builder.Bytes()));
