@@ -98,7 +98,9 @@ struct Refused {
 const std::vector<Refused>& RefusedFields() {
   static constexpr const char *kTools = "calling tools is not supported",
                               *kForm = "a form cannot be imposed on answers",
-                              *kChoice = "which tokens may be chosen cannot be told";
+                              *kChoice = "which tokens may be chosen cannot be told",
+                              *kBeams = "beam search is not supported", *kText = "answers are text",
+                              *kSampling = "this way to choose tokens is not supported";
   static const auto& fields = *new std::vector<Refused>{
       {"tools", {json::array()}, kTools},
       {"functions", {json::array()}, kTools},
@@ -116,6 +118,20 @@ const std::vector<Refused>& RefusedFields() {
       {"logit_bias", {json::object()}, kChoice},
       {"bad_words", {json::array()}, kChoice},
       {"allowed_token_ids", {json::array()}, kChoice},
+      {"use_beam_search", {false}, kBeams},
+      {"length_penalty", {1}, kBeams},
+      {"typical_p", {1}, kSampling},
+      {"mirostat", {0}, kSampling},
+      {"dynatemp_range", {0}, kSampling},
+      {"dry_multiplier", {0}, kSampling},
+      {"xtc_probability", {0}, kSampling},
+      {"top_n_sigma", {-1, 0}, kSampling},
+      {"samplers", {}, "the order in which tokens are sorted out cannot be told"},
+      {"modalities", {json::array({"text"})}, kText},
+      {"audio", {}, kText},
+      {"web_search_options", {}, "nothing is searched for"},
+      {"chat_template", {}, "a chat is rendered by the model's own template"},
+      {"documents", {json::array()}, "a chat is rendered from its messages alone"},
       {"stop_regex", {json::array()}, "a pattern cannot end answers, texts in stop can"},
       {"include_stop_str_in_output", {false}, "answers end before what stops them"},
       {"skip_special_tokens", {true}, "special tokens have no text in answers"},

@@ -351,7 +351,11 @@ TEST(ParseRequest, WhatWouldChangeTheAnswerIsRefusedUnlessItAsksForNothing) {
   EXPECT_THAT(RefusedField(R"("skip_special_tokens":false)"), HasSubstr("skip_special_tokens is false, wants true"));
   for (const char* field :
        {R"("bad_words":["a"])", R"("allowed_token_ids":[1])", R"("include_stop_str_in_output":true)",
-        R"("truncate_prompt_tokens":8)", R"("prompt_logprobs":0)"}) {
+        R"("truncate_prompt_tokens":8)", R"("prompt_logprobs":0)", R"("use_beam_search":true)",
+        R"("length_penalty":0.5)", R"("typical_p":0.9)", R"("mirostat":2)", R"("dynatemp_range":0.5)",
+        R"("dry_multiplier":0.8)", R"("xtc_probability":0.1)", R"("top_n_sigma":1.5)", R"("samplers":[])",
+        R"("modalities":["text","audio"])", R"("audio":{"voice":"x"})", R"("web_search_options":{})",
+        R"("chat_template":"{{ messages }}")", R"("documents":[{"text":"x"}])"}) {
     EXPECT_THAT(RefusedField(field), HasSubstr(", wants ")) << field;
   }
   for (const char* field : {R"("echo":true)", R"("add_special_tokens":true)"}) {
@@ -362,7 +366,10 @@ TEST(ParseRequest, WhatWouldChangeTheAnswerIsRefusedUnlessItAsksForNothing) {
   }
   for (const char* fields :
        {R"("logit_bias":{},"bad_words":[],"allowed_token_ids":null,"suffix":"")", R"("min_tokens":0)",
-        R"("min_tokens":5,"ignore_eos":true)", R"("include_stop_str_in_output":false,"skip_special_tokens":true)"}) {
+        R"("min_tokens":5,"ignore_eos":true)", R"("include_stop_str_in_output":false,"skip_special_tokens":true)",
+        R"("use_beam_search":false,"length_penalty":1.0,"typical_p":1.0,"mirostat":0,"dynatemp_range":0.0)",
+        R"("dry_multiplier":0.0,"xtc_probability":0,"top_n_sigma":-1,"modalities":["text"],"documents":[])",
+        R"("top_n_sigma":0.0,"samplers":null,"audio":null,"web_search_options":null,"chat_template":null)"}) {
     EXPECT_EQ(Completion(absl::StrCat(R"("prompt":"p",)", fields)).prompts.size(), 1u) << fields;
   }
 }
