@@ -254,8 +254,7 @@ absl::Status Serve(const services::EngineFlags& flags, services::ShutdownSignals
   std::unique_ptr<exec::Engine> engine;              // before the doors, which borrow it
   std::atomic<bool> measured = false, ready = false, draining = false;
   Metrics::Labels build;  // written before `measured`
-  const rpc::WireLimits limits{
-      .model_name = flags.model_name, .model_card_hash = p.card.hash, .vocab_size = p.checkpoint.config.vocab_size};
+  const rpc::WireLimits limits{.model_name = flags.model_name, .model_card_hash = p.card.hash};
   rpc::EngineDoor door(limits, p.card, instance_id, RandomNumber);
   HttpServer::Options http_options{.listen = flags.http_listen};
   http_options.max_connections = services::HttpConnections(http_options.max_connections);

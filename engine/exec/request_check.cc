@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -18,6 +19,15 @@ constexpr int64_t kMaxContinuations = 128;
 absl::Status CheckRange(const char* name, int64_t value, int64_t low, int64_t high) {
   if (value >= low && value <= high) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(name, " is ", value, "; want ", low, " to ", high));
+}
+
+absl::Status CheckIds(const char* field, const std::vector<int32_t>& ids, int64_t vocab_size) {
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] >= 0 && ids[i] < vocab_size) continue;
+    return absl::InvalidArgumentError(absl::StrCat(field, "[", i, "] is ", ids[i], ", the vocabulary has ids 0 to ",
+                                                   vocab_size - 1, "; tokenize with this model's tokenizer"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -50,22 +60,24 @@ absl::Status CheckOptions(const EngineOptions& options, const models::ModelGeome
 
 absl::Status CheckRequest(const Request& request, const RequestLimits& limits) {
   RETURN_IF_ERROR(request.sampling.Validate());
-  RETURN_IF_ERROR(CheckRange("n", request.n, 1, kMaxContinuations));
-  if (request.max_tokens && *request.max_tokens < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("max_tokens is ", *request.max_tokens, "; want at least 1"));
+  if (request.n < 1 || request.n > kMaxContinuations) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("n is ", request.n, ", wanted 1 to ", kMaxContinuations, "; send several requests for more"));
   }
-  if (request.prompt.empty()) return absl::InvalidArgumentError("the prompt has no tokens; want at least one");
+  if (request.max_tokens && *request.max_tokens < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("max_tokens is ", *request.max_tokens,
+                                                   ", wanted 1 or more; leave it out for what the model allows"));
+  }
+  if (request.prompt.empty()) {
+    return absl::InvalidArgumentError("token_ids is empty, wanted at least one id; send a prompt");
+  }
   if (const auto length = static_cast<int64_t>(request.prompt.size()); length >= limits.max_model_len_tokens) {
     return absl::OutOfRangeError(absl::StrCat("the prompt has ", length, " tokens; this engine holds ",
                                               limits.max_model_len_tokens,
                                               " for prompt and output together: shorten the prompt"));
   }
-  for (size_t i = 0; i < request.prompt.size(); ++i) {
-    if (request.prompt[i] >= 0 && request.prompt[i] < limits.vocab_size) continue;
-    return absl::InvalidArgumentError(absl::StrCat("prompt token ", i, " is id ", request.prompt[i],
-                                                   "; the vocabulary has ids 0 to ", limits.vocab_size - 1));
-  }
-  return absl::OkStatus();
+  RETURN_IF_ERROR(CheckIds("token_ids", request.prompt, limits.vocab_size));
+  return CheckIds("stop_token_ids", request.stop_token_ids, limits.vocab_size);
 }
 
 int64_t MaxTotalTokens(const Request& request, const RequestLimits& limits) {

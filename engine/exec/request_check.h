@@ -21,7 +21,7 @@ struct RequestLimits {
 absl::Status CheckOptions(const EngineOptions& options, const models::ModelGeometry& geometry);
 
 /// INVALID_ARGUMENT (empty prompt, id outside the vocabulary, parameter out of range), OUT_OF_RANGE (no room for a
-/// token).
+/// token). Fields are called as on the wire (proto EngineGenerateRequest): the door does not check them.
 absl::Status CheckRequest(const Request& request, const RequestLimits& limits);
 
 /// How long prompt and output of this request may become together. REQUIRES: CheckRequest was OK.

@@ -2,7 +2,7 @@
 // The engine's gRPC service ("door"): checks and translates requests, submits them to the engine, streams its events
 // back.
 //
-//   EngineDoor door({.vocab_size = 49152}, std::move(card), random);
+//   EngineDoor door({.model_name = "chat"}, std::move(card), instance_id, random);
 //   ASSIGN_OR_RETURN(auto server, RpcServer::Create({.listen = "127.0.0.1:50061"}, {&door}));
 //   ... load ...
 //   door.Open(*engine);

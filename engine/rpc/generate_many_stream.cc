@@ -36,7 +36,7 @@ struct GenerateManyStream::Generation {
   const exec::RequestNumber number;
   grpc::Alarm deadline;  // set before Submit, if there is one
   // Guarded by the stream's mutex.
-  std::vector<Slot> slots;  // by index
+  std::vector<Slot> slots;  // by index, of those that were told of: the engine has not looked at n yet
   bool accepted = false;    // by the engine
   bool timed_out = false;
 };
@@ -96,7 +96,6 @@ absl::Status GenerateManyStream::Begin(int64_t id, const v1::GenerateManyRequest
   const absl::Duration timeout = begin.has_timeout() ? DurationFromProto(begin.timeout()) : absl::InfiniteDuration();
   auto generation =
       std::make_shared<Generation>(Generation{.id = id, .request_id = request->request_id, .number = request->number});
-  generation->slots.resize(request->n);
   Submit(generation, *std::move(request), timeout);
   return absl::OkStatus();
 }
@@ -183,6 +182,7 @@ void GenerateManyStream::OnTokens(Generation& generation, const exec::TokenEvent
     absl::MutexLock lock(&mutex_);
     if (end_.has_value()) return;  // nobody reads any more
     v1::GenerateManyResponse& message = LastMessage();
+    if (event.index >= std::ssize(generation.slots)) generation.slots.resize(event.index + 1);
     Generation::Slot& slot = generation.slots[event.index];
     if (slot.message != last_message_) {
       slot = {.message = last_message_, .output = message.outputs_size()};

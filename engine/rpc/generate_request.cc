@@ -41,31 +41,6 @@ absl::Status CheckModel(const v1::EngineGenerateRequest& request, const WireLimi
                                              "): another engine has this address now; send the request to another"));
 }
 
-absl::Status CheckIds(const char* field, const google::protobuf::RepeatedField<int32_t>& ids, int64_t vocab_size) {
-  for (int i = 0; i < ids.size(); ++i) {
-    if (ids[i] >= 0 && ids[i] < vocab_size) continue;
-    return absl::InvalidArgumentError(absl::StrCat(field, "[", i, "] is ", ids[i], ", the vocabulary has ids 0 to ",
-                                                   vocab_size - 1, "; tokenize with this model's tokenizer"));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckSampling(const v1::Sampling& sampling, const WireLimits& limits) {
-  if (sampling.has_max_tokens() && sampling.max_tokens() < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("max_tokens is ", sampling.max_tokens(),
-                                                   ", wanted 1 or more; leave it out for what the model allows"));
-  }
-  if (sampling.has_n() && (sampling.n() < 1 || sampling.n() > limits.max_n)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("n is ", sampling.n(), ", wanted 1 to ", limits.max_n, "; send several requests for more"));
-  }
-  if (sampling.stop_token_ids_size() > limits.max_stop_token_ids) {
-    return absl::InvalidArgumentError(absl::StrCat("stop_token_ids has ", sampling.stop_token_ids_size(),
-                                                   " ids, the limit is ", limits.max_stop_token_ids, "; send fewer"));
-  }
-  return CheckIds("stop_token_ids", sampling.stop_token_ids(), limits.vocab_size);
-}
-
 sample::SamplingParams ToParams(const v1::Sampling& sampling, const std::function<uint64_t()>& random) {
   sample::SamplingParams params;
   if (sampling.has_temperature()) params.temperature = sampling.temperature();
@@ -122,13 +97,12 @@ absl::StatusOr<exec::Request> ToRequest(const v1::EngineGenerateRequest& proto, 
   RETURN_IF_ERROR(CheckModel(proto, limits));
   RETURN_IF_ERROR(CheckLength("request_id", proto.request_id(), limits.max_request_id_bytes));
   RETURN_IF_ERROR(CheckLength("cache_salt", proto.cache_salt(), limits.max_cache_salt_bytes));
-  if (proto.token_ids().empty())
-    return absl::InvalidArgumentError("token_ids is empty, wanted at least one id; send a prompt");
-  RETURN_IF_ERROR(CheckIds("token_ids", proto.token_ids(), limits.vocab_size));
-  RETURN_IF_ERROR(CheckSampling(proto.sampling(), limits));
+  if (const int ids = proto.sampling().stop_token_ids_size(); ids > limits.max_stop_token_ids) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("stop_token_ids has ", ids, " ids, the limit is ", limits.max_stop_token_ids, "; send fewer"));
+  }
   exec::Request request;
   request.sampling = ToParams(proto.sampling(), random);
-  RETURN_IF_ERROR(request.sampling.Validate());
   request.request_id = proto.request_id().empty() ? absl::StrFormat("engine-%016x", random()) : proto.request_id();
   request.prompt.assign(proto.token_ids().begin(), proto.token_ids().end());
   if (proto.sampling().has_max_tokens()) request.max_tokens = proto.sampling().max_tokens();

@@ -65,7 +65,7 @@ class EngineDoorTest : public ::testing::Test {
 
   void Serve(SerializedCard card, absl::Duration stall_timeout = kStallTimeout) {
     card_ = card;
-    const WireLimits limits{.model_card_hash = card.hash, .vocab_size = 8, .stall_timeout = stall_timeout};
+    const WireLimits limits{.model_card_hash = card.hash, .stall_timeout = stall_timeout};
     door_ = std::make_unique<EngineDoor>(limits, std::move(card), "i1", [] { return uint64_t{7}; });
     auto server = RpcServer::Create({.listen = "127.0.0.1:0"}, {door_.get()});
     ASSERT_TRUE(server.ok()) << server.status();
@@ -148,14 +148,14 @@ TEST_F(EngineDoorTest, ARefusalIsOneLineWithTheRequestsId) {
   LogLines lines;
   EXPECT_EQ(StatusOf(PromptNamed("early")).code(), absl::StatusCode::kUnavailable);
   door_->Open(engine_);
-  v1::EngineGenerateRequest empty;
-  empty.set_request_id("no\nprompt");
-  EXPECT_EQ(StatusOf(empty).code(), absl::StatusCode::kInvalidArgument);
+  v1::EngineGenerateRequest salty = PromptNamed("two\nlines");
+  salty.set_cache_salt(std::string(1025, 's'));
+  EXPECT_EQ(StatusOf(salty).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(StatusOf(PromptNamed(std::string(100'000, 'x'))).code(), absl::StatusCode::kInvalidArgument);
   const std::vector<std::string> taken = lines.Take();
   ASSERT_EQ(taken.size(), 3u);
   EXPECT_THAT(taken[0], AllOf(HasSubstr("request_id=early "), HasSubstr("refused UNAVAILABLE")));
-  EXPECT_THAT(taken[1], AllOf(HasSubstr("request_id=no\\nprompt "), HasSubstr("refused INVALID_ARGUMENT: token_ids")));
+  EXPECT_THAT(taken[1], AllOf(HasSubstr("request_id=two\\nlines "), HasSubstr("refused INVALID_ARGUMENT: cache_salt")));
   EXPECT_LT(taken[2].size(), 1000u);
 }
 
@@ -296,10 +296,10 @@ TEST_F(EngineDoorTest, AFullQueueSaysWhenToRetry) {
 TEST_F(EngineDoorTest, BadRequestsAreRefusedBeforeTheEngine) {
   door_->Open(engine_);
   v1::EngineGenerateRequest request = PromptNamed("r1");
-  request.add_token_ids(8);
+  request.set_cache_salt(std::string(1025, 's'));
   const absl::Status status = StatusOf(request);
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("token_ids[1] is 8"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("cache_salt has 1025 bytes"));
   EXPECT_EQ(engine_.live(), 0u);
   EXPECT_THAT(engine_.refusals(), ElementsAre(absl::StatusCode::kInvalidArgument)) << "it counts what it never saw";
 }

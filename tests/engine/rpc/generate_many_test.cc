@@ -98,8 +98,7 @@ class Stream {
 
 class GenerateManyTest : public ::testing::Test {
  protected:
-  GenerateManyTest()
-      : door_(WireLimits{.vocab_size = 8}, *SerializeModelCard(SomeCard()), "i1", [] { return uint64_t{7}; }) {
+  GenerateManyTest() : door_(WireLimits{}, *SerializeModelCard(SomeCard()), "i1", [] { return uint64_t{7}; }) {
     server_ = *RpcServer::Create({.listen = "127.0.0.1:0"}, {&door_});
     door_.Open(engine_);
   }
@@ -277,10 +276,10 @@ TEST_F(GenerateManyTest, RefusalsAreThoseOfGenerateAndEndNothingElse) {
   stream.Begin(1, "r1");
   ASSERT_NE(engine_.WaitForRequest("r1"), nullptr);
   v1::GenerateManyRequest bad = BeginOf(2, "r2");
-  bad.mutable_begin()->mutable_request()->add_token_ids(8);
+  bad.mutable_begin()->mutable_request()->set_cache_salt(std::string(1025, 's'));
   const absl::Status invalid = stream.Send(bad).ReadEnd(2);
   EXPECT_EQ(invalid.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(invalid.message()), HasSubstr("token_ids[1] is 8"));
+  EXPECT_THAT(std::string(invalid.message()), HasSubstr("cache_salt has 1025 bytes"));
   EXPECT_THAT(engine_.refusals(), ElementsAre(absl::StatusCode::kInvalidArgument));
   EXPECT_EQ(stream.Begin(2, "r1").ReadEnd(2).code(), absl::StatusCode::kAlreadyExists);
   engine_.refuse_with(absl::ResourceExhaustedError("queue full"));
@@ -290,8 +289,18 @@ TEST_F(GenerateManyTest, RefusalsAreThoseOfGenerateAndEndNothingElse) {
   EXPECT_EQ(engine_.live(), 1u);
 }
 
+TEST_F(GenerateManyTest, NoRoomIsMadeForWhatTheEngineMayRefuse) {
+  engine_.refuse_with(absl::InvalidArgumentError("n is too large"));
+  Stream stream = NewStream();
+  for (const int32_t n : {std::numeric_limits<int32_t>::max(), -1}) {
+    v1::GenerateManyRequest command = BeginOf(1, "r1");
+    command.mutable_begin()->mutable_request()->mutable_sampling()->set_n(n);
+    EXPECT_EQ(stream.Send(command).ReadEnd(1).code(), absl::StatusCode::kInvalidArgument);
+  }
+}
+
 TEST_F(GenerateManyTest, UnavailableUntilTheEngineIsThere) {
-  EngineDoor door(WireLimits{.vocab_size = 8}, *SerializeModelCard(SomeCard()), "i1", [] { return uint64_t{7}; });
+  EngineDoor door(WireLimits{}, *SerializeModelCard(SomeCard()), "i1", [] { return uint64_t{7}; });
   const auto server = *RpcServer::Create({.listen = "127.0.0.1:0"}, {&door});
   Stream stream(server->address());
   EXPECT_EQ(stream.Begin(1, "r1").ReadEnd(1).code(), absl::StatusCode::kUnavailable);

@@ -54,7 +54,7 @@ class UnreadTest : public ::testing::Test {
 
   void Serve(absl::Duration stall_timeout = absl::InfiniteDuration()) {
     const WireLimits limits{
-        .vocab_size = 8, .max_unread_bytes = kBound, .max_unread_stream_bytes = kBound, .stall_timeout = stall_timeout};
+        .max_unread_bytes = kBound, .max_unread_stream_bytes = kBound, .stall_timeout = stall_timeout};
     door_ = std::make_unique<EngineDoor>(limits, *SerializeModelCard(SomeCard()), "i1", [] { return uint64_t{7}; });
     door_->Open(engine_);
     server_ = *RpcServer::Create({.listen = "127.0.0.1:0"}, {door_.get()});
