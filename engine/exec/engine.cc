@@ -95,7 +95,7 @@ class EngineImpl final : public Engine, private LoopObserver {
   void Run();
   void Handle(Message message);
   absl::Status Enqueue(Request request, const absl::Status& in_time, std::unique_ptr<ResponseSink> sink);
-  absl::Status EnqueueLocked(std::unique_ptr<LiveRequest> request, const absl::Status& in_time)
+  absl::Status MayEnqueueLocked(const std::string& id, const absl::Status& in_time) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   EngineLoad LoadLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IdleLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -113,7 +113,7 @@ class EngineImpl final : public Engine, private LoopObserver {
   const RequestLimits limits_;
   const Clock& clock_;
   EngineMetrics metrics_;
-  Mailbox<Message> mailbox_;  // requests are bounded by EnqueueLocked, words of leases by the leases
+  Mailbox<Message> mailbox_;  // requests are bounded by MayEnqueueLocked, words of leases by the leases
   Urgency urgency_;
 
   mutable TimedMutex mutex_;
@@ -146,17 +146,22 @@ absl::Status EngineImpl::Submit(Request request, std::unique_ptr<ResponseSink> s
 // Enqueued under the lock, so that nothing can arrive behind the message that ends the loop.
 absl::Status EngineImpl::Enqueue(Request request, const absl::Status& in_time, std::unique_ptr<ResponseSink> sink) {
   RETURN_IF_ERROR(CheckRequest(request, limits_));
-  auto live = std::make_unique<LiveRequest>();
-  live->max_total_tokens = MaxTotalTokens(request, limits_);
-  live->arrival_time = clock_.Now();
-  live->request = std::move(request);
-  live->sink = std::move(sink);
+  {
+    TimedMutexLock lock(&mutex_);
+    RETURN_IF_ERROR(MayEnqueueLocked(request.request_id, in_time));  // before what a long prompt costs
+  }
+  const int64_t max_total_tokens = MaxTotalTokens(request, limits_);
+  auto live = std::make_unique<LiveRequest>(std::move(request), std::move(sink), clock_.Now(), max_total_tokens);
   TimedMutexLock lock(&mutex_);
-  return EnqueueLocked(std::move(live), in_time);
+  RETURN_IF_ERROR(MayEnqueueLocked(live->request.request_id, in_time));
+  live_ids_.insert(live->request.request_id);
+  mailbox_.Push(std::move(live));
+  ++not_started_;
+  metrics_.SetLoad(LoadLocked());
+  return absl::OkStatus();
 }
 
-absl::Status EngineImpl::EnqueueLocked(std::unique_ptr<LiveRequest> request, const absl::Status& in_time) {
-  const std::string id = request->request.request_id;
+absl::Status EngineImpl::MayEnqueueLocked(const std::string& id, const absl::Status& in_time) const {
   if (draining_) return absl::UnavailableError("the engine is draining: send the request to another engine");
   if (device_lost_) return absl::UnavailableError("the engine's device is lost: send the request to another engine");
   if (!in_time.ok()) return in_time;  // a client's last answer: another engine might serve what a draining one refuses
@@ -171,10 +176,6 @@ absl::Status EngineImpl::EnqueueLocked(std::unique_ptr<LiveRequest> request, con
     return absl::ResourceExhaustedError(
         absl::StrCat("the answers to ", not_told_, " requests are still to be sent: try again later"));
   }
-  mailbox_.Push(std::move(request));
-  live_ids_.insert(id);
-  ++not_started_;
-  metrics_.SetLoad(LoadLocked());
   return absl::OkStatus();
 }
 

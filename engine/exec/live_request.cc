@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/exec/live_request.h"
 
+#include <utility>
+
 namespace swiftcache::engine::exec {
 namespace {
 
@@ -21,9 +23,16 @@ Continuation::Continuation(LiveRequest* request, int32_t index, sched::SequenceI
   prompt_tokens = tokens.size();
 }
 
+LiveRequest::LiveRequest(Request request, std::unique_ptr<ResponseSink> sink, absl::Time arrival_time,
+                         int64_t max_total_tokens)
+    : request(std::move(request)),
+      sink(std::move(sink)),
+      arrival_time(arrival_time),
+      max_total_tokens(max_total_tokens),
+      seen_in_prompt(sample::SeenIn(this->request.prompt, this->request.sampling)) {}
+
 Continuation* LiveRequest::Begin(int64_t block_tokens) {
   const auto index = static_cast<int32_t>(continuations.size());
-  if (index == 0) seen_in_prompt = sample::SeenIn(request.prompt, request.sampling);
   const sched::SequenceId id(first_sequence.value() + index);
   return continuations.emplace_back(std::make_unique<Continuation>(this, index, id, block_tokens)).get();
 }

@@ -50,18 +50,22 @@ inline Continuation& AsContinuation(sched::Sequence& sequence) {
 
 /// Thread-safety: none; handed to the loop whole. Ownership: owns sink and continuations.
 struct LiveRequest {
-  Request request;
-  std::unique_ptr<ResponseSink> sink;
-  absl::Time arrival_time;
-  int64_t max_total_tokens = 0;  // prompt and output of one continuation
+  /// O(prompt log prompt) with a repetition penalty: for the submitter's thread rather than the loop's.
+  /// `max_total_tokens`: prompt and output of one continuation.
+  LiveRequest(Request request, std::unique_ptr<ResponseSink> sink, absl::Time arrival_time, int64_t max_total_tokens);
+
+  const Request request;
+  const std::unique_ptr<ResponseSink> sink;
+  const absl::Time arrival_time;
+  const int64_t max_total_tokens;
+  const std::vector<sample::SeenToken> seen_in_prompt;  // by each continuation, at its beginning
 
   std::optional<absl::Time> start_time;  // when its first continuation first ran
   std::vector<std::unique_ptr<Continuation>>
-      continuations;                              // by index; those after the first begin once it has its prompt
-  std::vector<sample::SeenToken> seen_in_prompt;  // by each of them, at its beginning
-  sched::SequenceId first_sequence;               // continuation i is first_sequence + i
-  sched::SequenceGroup group;                     // of its continuations
-  bool parked = false;  // not with the scheduler: neither own memory nor what may be leased holds it
+      continuations;                 // by index; those after the first begin once it has its prompt
+  sched::SequenceId first_sequence;  // continuation i is first_sequence + i
+  sched::SequenceGroup group;        // of its continuations
+  bool parked = false;               // not with the scheduler: neither own memory nor what may be leased holds it
   absl::flat_hash_set<int32_t> stop_ids;
   int64_t num_done = 0;
 

@@ -189,16 +189,14 @@ class LoopWorld final : private exec::LoopObserver {
     return tokens;
   }
   void Add(std::vector<int32_t> prompt, int64_t max_tokens) {
-    auto live = std::make_unique<LiveRequest>();
-    live->arrival_time = clock_.Now();
-    live->request.request_id = absl::StrCat("request-", next_request_++);
-    live->max_total_tokens = static_cast<int64_t>(prompt.size()) + max_tokens;
-    live->request.prompt = std::move(prompt);
-    live->request.sampling.temperature = 0;
-    live->request.max_tokens = max_tokens;
-    live->request.ignore_eos = true;
-    live->sink = std::make_unique<NullSink>();
-    loop_->Accept(std::move(live));
+    exec::Request request;
+    request.request_id = absl::StrCat("request-", next_request_++);
+    request.prompt = std::move(prompt);
+    request.sampling.temperature = 0;
+    request.max_tokens = max_tokens;
+    request.ignore_eos = true;
+    const int64_t total = static_cast<int64_t>(request.prompt.size()) + max_tokens;
+    loop_->Accept(std::make_unique<LiveRequest>(std::move(request), std::make_unique<NullSink>(), clock_.Now(), total));
   }
   void AddRows(int64_t count, const std::vector<int32_t>& shared) {
     for (int64_t i = 0; i < count; ++i) {

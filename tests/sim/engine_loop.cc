@@ -271,22 +271,21 @@ void EngineLoop::Ask(int64_t blocks) {
   const int64_t tokens = blocks * block_tokens_, answer = parts_.sim.random.Between(1, 16);
   if (asked_.size() >= kMostRequests || tokens <= answer) return;
   const std::string id = absl::StrCat("r", ++last_request_);
-  auto live = std::make_unique<exec::LiveRequest>();
-  live->request.request_id = id;
-  live->request.prompt = Prompt(tokens - answer);
-  live->request.sampling.temperature = 0;
-  live->request.max_tokens = answer;
-  live->request.ignore_eos = true;
-  live->arrival_time = parts_.process.LocalNow();
-  live->max_total_tokens = static_cast<int64_t>(live->request.prompt.size()) + answer;
-  live->sink = std::make_unique<Sink>(*this, id);
+  exec::Request request;
+  request.request_id = id;
+  request.prompt = Prompt(tokens - answer);
+  request.sampling.temperature = 0;
+  request.max_tokens = answer;
+  request.ignore_eos = true;
   Asked& asked = asked_[id];
-  asked.tokens = live->request.prompt;
+  asked.tokens = request.prompt;
   asked.blocks = blocks;
   asked.tokens_left = answer;
   for (const int32_t token : asked.tokens) asked.chain = KnownModel::Chain(asked.chain, token);
   asked_blocks_ += blocks;
-  arrivals_.push_back(std::move(live));
+  arrivals_.push_back(std::make_unique<exec::LiveRequest>(std::move(request), std::make_unique<Sink>(*this, id),
+                                                          parts_.process.LocalNow(),
+                                                          static_cast<int64_t>(asked.tokens.size()) + answer));
 }
 
 // An earlier conversation, as far as there is room, and something new.

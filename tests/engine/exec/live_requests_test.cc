@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
+#include <memory>
+#include <numeric>
 #include <random>
 #include <string>
 #include <utility>
@@ -14,15 +17,30 @@ namespace {
 
 constexpr int64_t kBlock = 4;
 
-std::unique_ptr<LiveRequest> MakeRequest(int64_t id, int64_t prompt_tokens, int64_t max_total_tokens, int32_t n = 1) {
-  auto request = std::make_unique<LiveRequest>();
-  request->request.request_id = std::to_string(id);
-  request->request.prompt.resize(prompt_tokens, 1);
-  request->request.n = n;
-  request->request.max_tokens = max_total_tokens - prompt_tokens;
-  request->max_total_tokens = max_total_tokens;
-  request->first_sequence = sched::SequenceId(100 * id);
-  return request;
+std::unique_ptr<LiveRequest> MakeRequest(
+    int64_t id, int64_t prompt_tokens, int64_t max_total_tokens, int32_t n = 1,
+    const std::function<void(Request&)>& change = [](Request&) {}) {
+  Request request;
+  request.request_id = std::to_string(id);
+  request.prompt.resize(prompt_tokens, 1);
+  request.n = n;
+  request.max_tokens = max_total_tokens - prompt_tokens;
+  change(request);
+  auto live = std::make_unique<LiveRequest>(std::move(request), nullptr, absl::InfinitePast(), max_total_tokens);
+  live->first_sequence = sched::SequenceId(100 * id);
+  return live;
+}
+
+// So that the loop's thread does not sort a long prompt.
+TEST(LiveRequestTest, ItKnowsFromTheStartWhatItsPromptHas) {
+  Request request;
+  request.prompt = {7, 3, 7};
+  request.sampling.repetition_penalty = 1.5;
+  LiveRequest live(std::move(request), nullptr, absl::InfinitePast(), /*max_total_tokens=*/10);
+  ASSERT_EQ(live.seen_in_prompt.size(), 2u);
+  EXPECT_EQ(live.seen_in_prompt[0].id, 3);
+  EXPECT_EQ(live.seen_in_prompt[1].id, 7);
+  EXPECT_EQ(live.Begin(kBlock)->sampling.seen().size(), 2u);
 }
 
 TEST(LengthCountsTest, TheLongestIsTheNextOnceItIsRemoved) {
@@ -61,8 +79,8 @@ TEST(LiveRequestsTest, AContinuationCountsUntilItsRequestIsTaken) {
 
 TEST(LiveRequestsTest, TheContinuationsOfARequestShareItsPromptAndHaveTheirOutputAlone) {
   LiveRequests requests(kBlock);
-  LiveRequest& request = requests.Add(MakeRequest(1, 10, 20, /*n=*/2));
-  for (int32_t& id : request.request.prompt) id = static_cast<int32_t>(&id - request.request.prompt.data());
+  LiveRequest& request =
+      requests.Add(MakeRequest(1, 10, 20, /*n=*/2, [](Request& r) { std::iota(r.prompt.begin(), r.prompt.end(), 0); }));
   Continuation* continuations[] = {requests.Begin(request), requests.Begin(request)};
   for (int32_t i : {0, 1}) {
     requests.Append(*continuations[i], 50 + i);
@@ -76,16 +94,14 @@ TEST(LiveRequestsTest, TheContinuationsOfARequestShareItsPromptAndHaveTheirOutpu
 }
 
 TEST(LiveRequestsTest, WithoutMaxTokensOneBeginsWhereItsPromptHasAPlace) {
-  const std::unique_ptr<LiveRequest> request = MakeRequest(1, 10, 20);
-  EXPECT_EQ(request->tokens_to_begin(), 20);
-  request->request.max_tokens.reset();
-  EXPECT_EQ(request->tokens_to_begin(), 11);
+  EXPECT_EQ(MakeRequest(1, 10, 20)->tokens_to_begin(), 20);
+  EXPECT_EQ(MakeRequest(1, 10, 20, /*n=*/1, [](Request& r) { r.max_tokens.reset(); })->tokens_to_begin(), 11);
 }
 
 TEST(LiveRequestsTest, EachContinuationHasSeenThePromptAlone) {
   LiveRequests requests(kBlock);
-  LiveRequest& request = requests.Add(MakeRequest(1, 10, 20, /*n=*/2));
-  request.request.sampling.repetition_penalty = 1.5f;
+  LiveRequest& request =
+      requests.Add(MakeRequest(1, 10, 20, /*n=*/2, [](Request& r) { r.sampling.repetition_penalty = 1.5f; }));
   requests.Begin(request)->sampling.Observe(7);
   EXPECT_EQ(request.continuations[0]->sampling.seen().size(), 2u);
   EXPECT_EQ(requests.Begin(request)->sampling.seen().size(), 1u);

@@ -52,12 +52,9 @@ class LoopHarness : private LoopObserver {
     EXPECT_TRUE(status.ok()) << status;
     if (request.request_id.empty()) request.request_id = "r" + std::to_string(next_id_++);
     auto recording = std::make_shared<Recording>();
-    auto live = std::make_unique<LiveRequest>();
-    live->max_total_tokens = MaxTotalTokens(request, limits_);
-    live->arrival_time = clock_.Now();
-    live->request = std::move(request);
-    live->sink = std::make_unique<RecordingSink>(recording);
-    loop_->Accept(std::move(live));
+    const int64_t max_total_tokens = MaxTotalTokens(request, limits_);
+    loop_->Accept(std::make_unique<LiveRequest>(std::move(request), std::make_unique<RecordingSink>(recording),
+                                                clock_.Now(), max_total_tokens));
     return recording;
   }
 

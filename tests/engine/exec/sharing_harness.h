@@ -154,17 +154,14 @@ class SharingHarness : private LoopObserver {
   std::shared_ptr<Recording> Add(std::vector<int32_t> prompt, std::optional<int64_t> max_tokens,
                                  const std::string& salt = "", int32_t n = 1) {
     auto recording = std::make_shared<Recording>();
-    auto live = std::make_unique<LiveRequest>();
-    live->arrival_time = clock_.Now();
-    live->request = Greedy(std::move(prompt), max_tokens.value_or(kModelLength));
-    if (!max_tokens) live->request.max_tokens.reset();
-    live->request.request_id = absl::StrCat("r", next_request_++);
-    live->request.cache_salt = salt;
-    live->request.n = n;
-    live->max_total_tokens =
-        max_tokens ? static_cast<int64_t>(live->request.prompt.size()) + *max_tokens : kModelLength;
-    live->sink = std::make_unique<RecordingSink>(recording);
-    loop_->Accept(std::move(live));
+    Request request = Greedy(std::move(prompt), max_tokens.value_or(kModelLength));
+    if (!max_tokens) request.max_tokens.reset();
+    request.request_id = absl::StrCat("r", next_request_++);
+    request.cache_salt = salt;
+    request.n = n;
+    const int64_t total = max_tokens ? static_cast<int64_t>(request.prompt.size()) + *max_tokens : kModelLength;
+    loop_->Accept(std::make_unique<LiveRequest>(std::move(request), std::make_unique<RecordingSink>(recording),
+                                                clock_.Now(), total));
     return recording;
   }
   /// Hands the loop what it was told.

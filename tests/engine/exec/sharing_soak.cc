@@ -157,11 +157,9 @@ void SharingSoak::Ask() {
   asked.fits_own_memory = !large;
   asked.recording = std::make_shared<Recording>();
 
-  auto live = std::make_unique<LiveRequest>();
-  live->arrival_time = peers_->clock().Now();
-  live->max_total_tokens = static_cast<int64_t>(asked.request.prompt.size()) + max_tokens;
-  live->request = asked.request;
-  live->sink = std::make_unique<RecordingSink>(asked.recording);
+  auto live = std::make_unique<LiveRequest>(asked.request, std::make_unique<RecordingSink>(asked.recording),
+                                            peers_->clock().Now(),
+                                            static_cast<int64_t>(asked.request.prompt.size()) + max_tokens);
   ++tally_.requests;
   asked_.push_back(std::move(asked));
   loop_->Accept(std::move(live));

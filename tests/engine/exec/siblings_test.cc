@@ -25,14 +25,12 @@ class SiblingsTest : public testing::Test {
                   .max_tokens_on_leases = kChunk}) {}
   std::shared_ptr<Recording> AddTwo(const std::vector<int32_t>& prompt) {
     auto recording = std::make_shared<Recording>();
-    auto live = std::make_unique<LiveRequest>();
-    live->arrival_time = harness_.clock().Now();
-    live->request = Greedy(prompt, kEachTokens);
-    live->request.request_id = "two";
-    live->request.n = 2;
-    live->max_total_tokens = static_cast<int64_t>(prompt.size()) + kEachTokens;
-    live->sink = std::make_unique<RecordingSink>(recording);
-    harness_.loop().Accept(std::move(live));
+    Request request = Greedy(prompt, kEachTokens);
+    request.request_id = "two";
+    request.n = 2;
+    harness_.loop().Accept(std::make_unique<LiveRequest>(request, std::make_unique<RecordingSink>(recording),
+                                                         harness_.clock().Now(),
+                                                         static_cast<int64_t>(prompt.size()) + kEachTokens));
     return recording;
   }
   void StepOnce() {

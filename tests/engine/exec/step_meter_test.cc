@@ -101,12 +101,11 @@ class StreamedStepTest : public testing::Test {
         arena_(64 * layout_.block_bytes()),
         streamer_(layout_, transport_.space.Of(arena_.data()), &transport_, &clock_),
         metrics_(registry_, {kBlockTokens, 64}),
-        meter_(clock_, &metrics_, &transport_, &streamer_) {
+        meter_(clock_, &metrics_, &transport_, &streamer_),
+        request_({.prompt = {1, 2, 3}}, nullptr, clock_.Now(), /*max_total_tokens=*/0) {
     transport_.AddLease(kLease, layout_.block_bytes(), kv::Epoch(1));
     const int32_t slots[] = {0, 1, 2, 3};
     streamer_.SetSlots(slots);
-    request_.arrival_time = clock_.Now();
-    request_.request.prompt = {1, 2, 3};
     continuation_ = request_.Begin(/*block_tokens=*/1);
     plan_.chunks = {{.sequence = continuation_, .num_tokens = 3, .samples = true}};
   }
