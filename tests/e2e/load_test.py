@@ -77,6 +77,8 @@ class Load:
                                "stream_options": {"include_usage": True}}).encode()
             writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
                          b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert b" 200 " in head, json.loads(await reader.read())  # no token had text yet: no stream had begun
             seen, used = 0, None
             while line := await reader.readline():
                 if line.startswith(b"data: {"):
