@@ -61,6 +61,7 @@ __attribute__((noinline)) void Unpack(const QuantizedGemm& g) {
       if (block % Form::kSuperBlocks == 0) super = std::exchange(b, b + Form::kSuperBytes);
     }
     for (int i = 0; i < Form::kPairs / 2; ++i, b += V::kQuadBytes) {
+      Prefetch<V::kQuadBytes>(b + kAhead);
       for (int half = 0; half < 2; ++half) {
         for (int step = 0; step < 16 / V::kLanes; ++step, out += 4 * V::kLanes) {
           V::StoreCodes(V::Load(b, half, step, 0), out);
@@ -127,7 +128,7 @@ __attribute__((noinline)) void Int8Tile(const QuantizedGemm& g, int64_t row) {
 #pragma GCC unroll 2
           for (int i = 0; i < V::kQuads; ++i) {
             const std::byte* const at = codes + (quad + i) * kQuadBytes;
-            if (step == 0) Prefetch<kQuadBytes>(at + kAhead);
+            if (step == 0 && !kUnpacked) Prefetch<kQuadBytes>(at + kAhead);
             low[i] = V::Load(at, 0, step, zero);
             high[i] = V::Load(at, 1, step, zero);
           }

@@ -159,6 +159,7 @@ HWY_NOINLINE void Unpack(const QuantizedGemm& g) {
   for (int64_t block = 0; block < g.blocks; ++block) {
     const std::byte* b = g.b + g.layout.block_at(block);
     for (int pair = 0; pair < g.layout.inputs / 2; ++pair, b += Packed<kBits>::kPairBytes, out += 2 * kPanelCols) {
+      __builtin_prefetch(b + kAhead);
       for (int64_t col = 0; col < kPanelCols; col += kTileVectors * kLanes) {
         hn::VFromD<F32> first[kTileVectors], second[kTileVectors];
         Packed<kBits>::Load(b, col, g.layout.zero, first, second);
