@@ -85,9 +85,10 @@ __attribute__((always_inline)) inline void Put(const QuantizedGemm& g, typename 
   V::StoreFloats(value, c);
 }
 
-// For kRows rows and all outputs of a panel. Of an output: block after block, the exact sum of the products of codes as
-// f32, times the product of both scales, is added by a fused multiply-add; then, likewise, minimum times sum of inputs.
-// That is the same chain whatever the tile and the instruction set.
+// For kRows rows and all outputs of a panel. Of an output: group after group of inputs, the exact sum of the products of
+// codes as f32, times the product of both scales, is added by a fused multiply-add; then, likewise, minimum times sum of
+// inputs. Where a group has two blocks, their sums are first added up with the scales of the weights. That is the same chain
+// whatever the tile and the instruction set.
 template <class V, class Form, int kRows>
 __attribute__((noinline)) void Int8Tile(const QuantizedGemm& g, int64_t row) {
   constexpr int kBlockQuads = Form::kPairs / 2, kParts = kInt8Inputs / 4 / kBlockQuads;
@@ -101,7 +102,7 @@ __attribute__((noinline)) void Int8Tile(const QuantizedGemm& g, int64_t row) {
   const Int8Group* a = rows;
   const std::byte *b = g.b, *super = nullptr, *unpacked = static_cast<const std::byte*>(g.scratch);
   const float* scales = UnpackedScales(g);
-  typename V::Float total[kRows][kSums];
+  typename V::Float total[kRows][kSums], of_group[kRows][kSums];
 #pragma GCC unroll 16
   for (int m = 0; m < kRows; ++m) {
 #pragma GCC unroll 4
@@ -160,8 +161,13 @@ __attribute__((noinline)) void Int8Tile(const QuantizedGemm& g, int64_t row) {
 #pragma GCC unroll 16
         for (int m = 0; m < kRows; ++m) {
           const Int8Group& of_row = a[m * g.lda];
-          const auto factor = V::Mul(scale, V::Set(of_row.scale));
-          total[m][i] = V::MulAdd(V::End(sum[m][i], of_row.starts + part), factor, total[m][i]);
+          const auto exact = V::End(sum[m][i], of_row.starts + part);
+          if constexpr (kParts == 1) {
+            total[m][i] = V::MulAdd(exact, V::Mul(scale, V::Set(of_row.scale)), total[m][i]);
+          } else {
+            of_group[m][i] = part == 0 ? V::Mul(exact, scale) : V::MulAdd(exact, scale, of_group[m][i]);
+            if (part == kParts - 1) total[m][i] = V::MulAdd(of_group[m][i], V::Set(of_row.scale), total[m][i]);
+          }
           if constexpr (Form::kMinima) total[m][i] = V::MulAdd(minimum, V::Set(of_row.sum), total[m][i]);
         }
       }
