@@ -62,16 +62,22 @@ HWY_INLINE hn::VFromD<U32> LoadCodes(const std::byte* pair, int64_t col) {
   return wide;
 }
 
-// Of the first or second input of the pair, less the zero.
+// Of the first or second input of the pair, less the zero. Bits that stand in a float's mantissa are that float and their
+// value: one operation or two put them there, one subtracts. So weights are the integers that they are on every instruction
+// set, for both kinds of products.
 template <int kBits, bool kSecond>
-HWY_INLINE hn::VFromD<F32> Weights(hn::VFromD<U32> words, hn::VFromD<I32> zero) {
-  if constexpr (kBits == 8) {
-    const auto high = hn::BitCast(I32(), hn::ShiftLeft < kSecond ? 16 : 24 > (words));
-    return hn::ConvertTo(F32(), hn::ShiftRight<24>(high));
-  } else {
-    const auto code = hn::And(kSecond ? hn::ShiftRight<8>(words) : words, hn::Set(U32(), (1u << kBits) - 1));
-    return hn::ConvertTo(F32(), hn::Sub(hn::BitCast(I32(), code), zero));
-  }
+HWY_INLINE hn::VFromD<F32> Weights(hn::VFromD<U32> words, int zero) {
+  constexpr int kShift = kSecond ? 8 : 0, kFloat = kSecond ? 0x47000000 : 0x4B000000,
+                kValue = kSecond ? 1 << 15 : 1 << 23;
+  constexpr int kSign = kBits == 8 ? 0x80 : 0;  // a signed code, and what is then subtracted from it too much
+  const auto mask = hn::Set(U32(), ((1u << kBits) - 1) << kShift);
+  const auto base = hn::Set(U32(), static_cast<uint32_t>(kFloat + (kSign << kShift)));
+#if HWY_TARGET == HWY_AVX3
+  const hn::VFromD<U32> bits{_mm512_ternarylogic_epi32(words.raw, mask.raw, base.raw, 0x6A)};  // (words & mask) ^ base
+#else
+  const auto bits = hn::Xor(hn::And(words, mask), base);
+#endif
+  return hn::Sub(hn::BitCast(F32(), bits), hn::Set(F32(), static_cast<float>(kValue + kSign + zero)));
 }
 
 // How a tile gets the weights of a pair of inputs, for kVectors vectors of outputs from `col` on.
@@ -79,13 +85,8 @@ template <int kBits>
 struct Packed {
   static constexpr int64_t kPairBytes = 8 * kBits;
 #if HWY_TARGET == HWY_AVX3
-  // A tile has all 32 outputs. Bits that stand in a float's mantissa are that float and their value: one operation puts
-  // them there, one subtracts. Both products' weights are the integers that they are on every instruction set.
+  // A tile has all 32 outputs.
   static HWY_INLINE __m512i Words(__m256i pairs) { return _mm512_cvtepu16_epi32(pairs); }
-  static HWY_INLINE hn::VFromD<F32> Weights(__m512i words, int mask, int base, float less) {
-    const __m512i bits = _mm512_ternarylogic_epi32(words, _mm512_set1_epi32(mask), _mm512_set1_epi32(base), 0x6A);
-    return {_mm512_sub_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(less))};  // 0x6A: (words & mask) ^ base
-  }
   template <int kVectors>
   static HWY_INLINE void Load(const std::byte* pair, int64_t, int zero, hn::VFromD<F32> (&first)[kVectors],
                               hn::VFromD<F32> (&second)[kVectors]) {
@@ -116,22 +117,20 @@ struct Packed {
       words[0] = Words(_mm512_castsi512_si256(codes));
       words[1] = Words(_mm512_extracti64x4_epi64(codes, 1));
     }
-    constexpr int kSign = kBits == 8 ? 0x80 : 0;  // a signed code, and what is then subtracted from it too much
     for (int v = 0; v < 2; ++v) {
-      first[v] = Weights(words[v], 0xff, 0x4B000000 + kSign, static_cast<float>((1 << 23) + kSign + zero));
-      second[v] = Weights(words[v], 0xff00, 0x47000000 + (kSign << 8), static_cast<float>((1 << 15) + kSign + zero));
+      first[v] = Weights<kBits, false>({words[v]}, zero);
+      second[v] = Weights<kBits, true>({words[v]}, zero);
     }
   }
 #else
   template <int kVectors>
   static HWY_INLINE void Load(const std::byte* pair, int64_t col, int zero, hn::VFromD<F32> (&first)[kVectors],
                               hn::VFromD<F32> (&second)[kVectors]) {
-    const auto less = hn::Set(I32(), zero);
 #pragma GCC unroll 16
     for (int v = 0; v < kVectors; ++v) {
       const auto words = LoadCodes<kBits>(pair, col + v * kLanes);
-      first[v] = Weights<kBits, false>(words, less);
-      second[v] = Weights<kBits, true>(words, less);
+      first[v] = Weights<kBits, false>(words, zero);
+      second[v] = Weights<kBits, true>(words, zero);
     }
   }
 #endif
@@ -217,11 +216,15 @@ HWY_INLINE void Tile(const QuantizedGemm& g, int64_t row, int64_t col) {
       Codes::Load(b, col, zero, first, second);
 #pragma GCC unroll 16
       for (int m = 0; m < kRows; ++m) {
-        const auto a0 = hn::Set(d, a[m * g.lda]), a1 = hn::Set(d, a[m * g.lda + 1]);
+        const auto input = hn::Set(d, a[m * g.lda]);
 #pragma GCC unroll 16
-        for (int v = 0; v < kVectors; ++v) acc[m][v] = hn::MulAdd(a0, first[v], acc[m][v]);
+        for (int v = 0; v < kVectors; ++v) acc[m][v] = hn::MulAdd(input, first[v], acc[m][v]);
+      }
 #pragma GCC unroll 16
-        for (int v = 0; v < kVectors; ++v) acc[m][v] = hn::MulAdd(a1, second[v], acc[m][v]);
+      for (int m = 0; m < kRows; ++m) {  // all rows again: `first` and `second` need not both be in registers
+        const auto input = hn::Set(d, a[m * g.lda + 1]);
+#pragma GCC unroll 16
+        for (int v = 0; v < kVectors; ++v) acc[m][v] = hn::MulAdd(input, second[v], acc[m][v]);
       }
     }
 #pragma GCC unroll 16
