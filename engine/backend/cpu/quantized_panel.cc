@@ -97,7 +97,8 @@ struct CodePlace {
   int64_t next_bits;    // from the fifth bit to the sixth, in bytes
 };
 
-int Together(const QuantizedLayout& layout) { return layout.int8 ? 4 : 2; }
+int LogTogether(const QuantizedLayout& layout) { return layout.int8 ? 2 : 1; }
+int Together(const QuantizedLayout& layout) { return 1 << LogTogether(layout); }
 
 CodePlace PlaceOf(const QuantizedLayout& layout, int output) {
   const int64_t together = Together(layout), group_bytes = together * 32 * layout.code_bits / 8;
@@ -134,8 +135,8 @@ void PutBlock(const QuantizedLayout& layout, const Block& block, int output, std
 }
 
 int GetCode(const QuantizedLayout& layout, const CodePlace& at, int64_t input, const std::byte* block) {
-  const std::byte* const group = block + input / Together(layout) * at.group_bytes;
-  const int64_t k = input % Together(layout);
+  const std::byte* const group = block + (input >> LogTogether(layout)) * at.group_bytes;  // no division for each input
+  const int64_t k = input & (Together(layout) - 1);
   const auto byte = static_cast<uint8_t>(group[at.byte + k]);
   if (layout.code_bits == 8) return layout.int8 ? byte : static_cast<int8_t>(byte);
   int code = (byte >> at.shift) & 15;
