@@ -52,7 +52,6 @@ class ThreadPool {
 
   void Run(int64_t items, const void* context, Function function);
   int ThreadsNow() const;
-  void Wake(int threads);
   void Work(uint32_t epoch, int worker);
   void AwaitDone(Job& job, uint32_t items);
   void WorkerLoop(int worker);
