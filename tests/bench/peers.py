@@ -21,6 +21,7 @@ import subprocess
 import sys
 
 from model_files import Shape, convert, llama_quantize, write_random
+from peers_plot import plot
 
 FORMATS = ("Q4_0", "Q4_1", "Q8_0", "F16", "Q4_K_M", "Q6_K")
 # With fewer layers than models of such widths have, and so many fewer words that the table of words, which the logits are
@@ -166,12 +167,15 @@ def main():
     parser.add_argument("--isa", default="", help="a lower one by force, of both sides")
     parser.add_argument("--activations", default="auto", help="of ours")
     parser.add_argument("--json", type=pathlib.Path, help="the figures are written here, too")
+    parser.add_argument("--plot", type=pathlib.Path, help="a picture of the ratios (.svg or .png); wants matplotlib")
     flags = parser.parse_args()
     flags.llama = peer(flags.isa)
     figures = measure(flags, files(flags))
     print(tables(figures))
     if flags.json:
         flags.json.write_text(json.dumps(figures, indent=1))
+    if flags.plot:
+        plot(figures, flags.plot)
 
 
 main()

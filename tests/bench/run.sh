@@ -17,10 +17,10 @@ cache=${XDG_CACHE_HOME:-$HOME/.cache}/swiftcache
 deploy/install-deps.sh --tests >&2
 model=$(deploy/fetch-model.sh)
 venv=$cache/bench-venv
-if [ ! -e "$venv/.ready" ]; then
+if [ ! -e "$venv/.ready-with-plots" ]; then
   python3 -m venv "$venv"
-  "$venv/bin/pip" install --quiet --disable-pip-version-check numpy==2.4.6 gguf==0.19.0
-  touch "$venv/.ready"
+  "$venv/bin/pip" install --quiet --disable-pip-version-check numpy==2.4.6 gguf==0.19.0 matplotlib==3.11.2
+  touch "$venv/.ready-with-plots"
 fi
 {
   cmake --preset release
@@ -28,4 +28,4 @@ fi
 } >&2
 mkdir -p build/bench
 exec "$venv/bin/python" tests/bench/peers.py --bin build/release/bin --model "$model" --cache "$cache" \
-  --json build/bench/peers.json "$@"
+  --json build/bench/peers.json --plot build/bench/peers.svg "$@"
