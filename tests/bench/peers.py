@@ -77,6 +77,9 @@ def columns(flags):
         return [Column(prompt=512), Column(sequences=1, depth=512)]
     every = [Column(prompt=512), Column(prompt=2048), Column(sequences=1, depth=1), Column(sequences=1, depth=2048),
              Column(sequences=8, depth=512), Column(sequences=16, depth=512)]
+    if flags.wide:
+        every += [Column(prompt=128), Column(prompt=4096), Column(sequences=1, depth=6000), Column(sequences=2, depth=512),
+                  Column(sequences=4, depth=512)]
     return [column for column in every if flags.only_work in column.name]
 
 
@@ -161,6 +164,7 @@ def main():
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="two columns, two files, SmolLM2 alone")
+    parser.add_argument("--wide", action="store_true", help="five columns more: prompts of 128 and 4,096, 6,000 deep, 2 and 4 together")
     parser.add_argument("--only", default="", help="models whose names contain this")
     parser.add_argument("--only-format", default="", help="files of formats whose names contain this")
     parser.add_argument("--only-work", default="", help="columns whose names contain this")

@@ -5,6 +5,7 @@
 #   tests/bench/run.sh            three models, six formats, six kinds of work
 #   tests/bench/run.sh --quick    SmolLM2, two formats, two kinds of work: two minutes
 #   ... --rounds 1 --only 'hidden 2,048'
+#   ... --wide                   eleven kinds of work: prompts of 128 and 4,096 tokens, 6,000 deep, 2 and 4 together, too
 #   ... --isa avx2               both by a lower instruction set: llama.cpp is built for it, a few minutes
 #   ... --only-format F16 --only-work 'decode of 8'
 #
