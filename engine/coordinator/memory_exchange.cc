@@ -49,20 +49,24 @@ void MemoryExchange::Forgo(const Part& part) {
 void MemoryExchange::Return(kv::LeaseId id, const Part& part, Then withheld, Then then) {
   if (!transport_->exchanges()) return then();
   const absl::Time ended = clock_.Now();
-  returning_[id] = {[this, ended] { seconds_.Observe(absl::ToDoubleSeconds(clock_.Now() - ended)); }, std::move(then)};
+  returning_[id] = {
+      .then = {[this, ended] { seconds_.Observe(absl::ToDoubleSeconds(clock_.Now() - ended)); }, std::move(then)}};
   Add(ended, {.part = part, .returned = id, .withheld = std::move(withheld)});
 }
 
 void MemoryExchange::WhenBack(kv::LeaseId id, Then then) {
   const auto returning = returning_.find(id);
   if (returning == returning_.end()) return then();
-  returning->second.push_back(std::move(then));
+  returning->second.then.push_back(std::move(then));
+}
+
+bool MemoryExchange::any_returning() const {
+  return std::any_of(returning_.begin(), returning_.end(), [](const auto& lease) { return !lease.second.withheld; });
 }
 
 void MemoryExchange::Returned(kv::LeaseId id) {
-  withheld_.erase(id);
   const auto returned = returning_.extract(id);
-  for (const Then& then : returned.mapped()) then();
+  for (const Then& then : returned.mapped().then) then();
 }
 
 void MemoryExchange::Add(absl::Time due, Job job) {
@@ -106,7 +110,7 @@ void MemoryExchange::Do(Job job) {
   Add(clock_.Now() + kAgain, std::move(job));
   if (!withheld) return;
   post_([this, id, withheld = std::move(withheld)] {
-    withheld_.insert(id);
+    returning_[id].withheld = true;
     withheld();
   });
   LOG(ERROR) << "--remap_on_return: there is no other memory for the " << bytes << " bytes of lease " << id

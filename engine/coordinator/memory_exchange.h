@@ -12,7 +12,6 @@
 #include <functional>
 #include <map>
 #include <optional>
-#include <set>
 #include <thread>
 #include <vector>
 
@@ -52,7 +51,7 @@ class MemoryExchange {
   /// After what Return was told, or now: the lease is not on its way back.
   void WhenBack(kv::LeaseId id, Then then);
   /// Not what is withheld by now: nobody knows when there is other memory.
-  bool any_returning() const { return returning_.size() > withheld_.size(); }
+  bool any_returning() const;
   /// Joins; what was not begun is not done.
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -62,6 +61,10 @@ class MemoryExchange {
     std::function<void(const absl::Status&)> prepared;  // empty: it is a return
     kv::LeaseId returned;
     Then withheld;  // of a return that was not refused yet
+  };
+  struct Returning {
+    std::vector<Then> then;  // what is to be done, in order
+    bool withheld = false;
   };
 
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -77,8 +80,7 @@ class MemoryExchange {
   prometheus::Histogram& seconds_;
   transport::Transport* transport_ = nullptr;
   std::function<void(Then)> post_;
-  std::map<kv::LeaseId, std::vector<Then>> returning_;  // what is to be done then, in order
-  std::set<kv::LeaseId> withheld_;                      // of these
+  std::map<kv::LeaseId, Returning> returning_;
   TimedMutex mutex_;
   std::multimap<absl::Time, Job> jobs_ ABSL_GUARDED_BY(mutex_);  // by when they are due
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
