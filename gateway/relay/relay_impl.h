@@ -32,8 +32,8 @@ namespace swiftcache::gateway::relay {
 
 /// Thread-safety: safe; Generate tokenises on the caller's thread. Ownership: borrows fleet, clock and metrics; they
 /// outlive it. The destructor waits for calls under way (see Stop).
-/// Errors, in this order: UNAVAILABLE (draining), NOT_FOUND (model), UNAVAILABLE (its card is still being fetched),
-/// INVALID_ARGUMENT (its card cannot be used), then those of CheckRequest, PromptIds, PickEngine.
+/// Errors, in this order: UNAVAILABLE (draining, or no model is served), NOT_FOUND (model), UNAVAILABLE (its card is
+/// still being fetched), INVALID_ARGUMENT (its card cannot be used), then those of CheckRequest, PromptIds, PickEngine.
 class RelayImpl final : public Relay {
  public:
   struct Options {

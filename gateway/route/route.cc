@@ -85,10 +85,10 @@ absl::Status UnknownModel(const std::string& model_name, const std::vector<Model
   for (const ModelView& model : models) {
     if (IsServed(model)) served.push_back(model.name);
   }
-  const std::string list = served.empty() ? "no model yet" : absl::StrJoin(served, ", ");
+  if (served.empty()) return absl::UnavailableError("no engine of any model is there at present: try again shortly");
   return absl::NotFoundError(absl::StrCat("model \"", absl::CHexEscape(model_name.substr(0, kShownNameBytes)),
                                           model_name.size() > kShownNameBytes ? "..." : "",
-                                          "\" is not served here; served: ", list));
+                                          "\" is not served here; served: ", absl::StrJoin(served, ", ")));
 }
 
 }  // namespace swiftcache::gateway::route

@@ -48,7 +48,7 @@ bool ShouldRetry(const absl::Status& status, bool anything_sent);
 /// Whether clients can use the model: its card is there, and one of its engines is alive.
 bool IsServed(const fleet::ModelView& model);
 
-/// NOT_FOUND; lists the models served.
+/// NOT_FOUND; lists the models served. UNAVAILABLE where there is none, as while the first engines load.
 absl::Status UnknownModel(const std::string& model_name, const std::vector<fleet::ModelView>& models);
 
 }  // namespace swiftcache::gateway::route

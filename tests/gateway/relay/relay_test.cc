@@ -370,6 +370,8 @@ TEST_F(RelayTest, StopEndsWhatIsLeftAtItsDeadlineWithOneClearError) {
 
 TEST_F(RelayTest, AnUnknownModelIsNotFoundAndAModelWithoutCardUnavailable) {
   EXPECT_EQ(Run(Prompt("x")).code(), absl::StatusCode::kUnavailable);  // no news of the broker yet
+  fleet_->OnSnapshot("broker-1", {});
+  EXPECT_EQ(Run(Prompt("x")).code(), absl::StatusCode::kUnavailable);  // no engine
   Serve({"a"});
   relay::GenerateRequest request = Prompt("x");
   request.model = "other";

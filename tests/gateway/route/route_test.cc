@@ -141,5 +141,15 @@ TEST_F(RouteTest, NotFoundListsWhatIsServedAndShowsNoControlCharacters) {
   EXPECT_LT(status.message().size(), 250);
 }
 
+// Clients give up at NOT_FOUND, and the first engines may still load.
+TEST_F(RouteTest, WhereNoModelIsServedYetAnyMayCome) {
+  fleet::ModelView loading;
+  loading.name = "loading";
+  for (const absl::Status& status : {UnknownModel("m", {}), UnknownModel("m", {loading})}) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("try again shortly"));
+  }
+}
+
 }  // namespace
 }  // namespace swiftcache::gateway::route
