@@ -54,24 +54,19 @@ std::shared_ptr<EngineLink> EngineProber::AwaitDueProbe() {
   return nullptr;
 }
 
-// Returns the first engine whose ping is due and marks the ping as under way; otherwise sets `next` to the time at
-// which one is due.
+// Returns the engine whose ping has been due for longest and marks the ping as under way; otherwise sets `next` to the
+// time at which one is due.
 std::shared_ptr<EngineLink> EngineProber::DueProbe(absl::Time now, absl::Time& next) {
-  for (auto it = probed_.begin(); it != probed_.end();) {
-    Probed& probed = it->second;
-    std::shared_ptr<EngineLink> link = probed.link.lock();
-    if (link == nullptr) {
-      it = probed_.erase(it);
-      continue;
-    }
-    ++it;
-    if (probed.under_way) continue;
-    next = std::min(next, probed.next);
-    if (probed.next > now) continue;
-    probed.under_way = true;
-    return link;
+  std::erase_if(probed_, [](const auto& entry) { return entry.second.link.expired(); });
+  Probed* first = nullptr;
+  for (auto& [address, probed] : probed_) {
+    if (!probed.under_way && (first == nullptr || probed.next < first->next)) first = &probed;
   }
-  return nullptr;
+  if (first == nullptr) return nullptr;
+  next = first->next;
+  if (next > now) return nullptr;
+  first->under_way = true;
+  return first->link.lock();
 }
 
 bool EngineProber::HandleResponse(const EngineLink& link, const absl::Status& response) {
@@ -82,8 +77,7 @@ bool EngineProber::HandleResponse(const EngineLink& link, const absl::Status& re
   const bool silent = absl::IsDeadlineExceeded(response);
   probed.silent = silent ? probed.silent + 1 : 0;
   if (silent && probed.silent < options_.silent_pings) {
-    probed.under_way = false;
-    probed.next = clock_.Now();
+    probed.under_way = false;  // and due: before those that became due after it
     ++changes_;
     return false;
   }

@@ -33,7 +33,7 @@ class EngineProber {
     absl::Duration timeout = absl::Seconds(1);   // of one ping
     absl::Duration interval = absl::Seconds(1);  // from an answer to the next ping; silence is followed at once
     int silent_pings = 3;                        // in a row, and the engine is lost
-    int threads = 4;                             // pings at one time
+    int threads = 16;                            // pings at one time
   };
   /// Called once for a link whose engine is lost, which is not probed again; with no lock held. An engine is lost at once
   /// where its address says so (nobody listens, or another engine does), and where it is merely silent after
