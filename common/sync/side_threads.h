@@ -30,8 +30,9 @@ class SideThreads {
   explicit SideThreads(const Options& options);
   ~SideThreads();
 
-  /// On one of the threads, in order. `bytes`: of memory that the work holds until it is done. Errors:
-  /// RESOURCE_EXHAUSTED: with it more than max_waiting_bytes would wait; the work is not done.
+  /// On one of the threads, in order. `bytes`: of memory that the work holds until it is done. The work must not throw,
+  /// which would end the process: only who brings it can tell its caller. Errors: RESOURCE_EXHAUSTED: with it more than
+  /// max_waiting_bytes would wait; the work is not done.
   absl::Status Run(size_t bytes, std::function<void()> work);
 
  private:

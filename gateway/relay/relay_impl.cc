@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gateway/relay/relay_impl.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "gateway/relay/access_log.h"
@@ -33,9 +35,8 @@ absl::StatusOr<std::shared_ptr<GenerateCall>> RelayImpl::Generate(GenerateReques
     Refuse(request, why, Refusal::kDraining);
     return why;
   }
-  auto call = Begin(std::move(request), std::move(sink), own_id);
-  Leave();
-  return call;
+  const absl::Cleanup leave = [this] { Leave(); };  // where it throws, too: Stop waits for it
+  return Begin(std::move(request), std::move(sink), own_id);
 }
 
 std::string RelayImpl::NewId() { return absl::StrCat(options_.id_prefix, "-", next_id_.fetch_add(1)); }
@@ -196,6 +197,11 @@ void RelayImpl::Register(const std::shared_ptr<RelayCall>& call) {
 void RelayImpl::Forget(RelayCall* call) {
   TimedMutexLock lock(&mutex_);
   calls_.erase(call);
+}
+
+// A call that threw as it began is gone and was not forgotten.
+bool RelayImpl::Idle() const {
+  return NoneEnters() && std::ranges::all_of(calls_, [](const auto& call) { return call.second.expired(); });
 }
 
 void RelayImpl::Stop(absl::Time deadline) {

@@ -76,7 +76,7 @@ class RelayImpl final : public Relay {
   void Forget(RelayCall* call) ABSL_LOCKS_EXCLUDED(mutex_);
   void Refuse(const GenerateRequest& request, const absl::Status& status, Refusal why);
   bool NoneEnters() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return entering_ == 0; }
-  bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return calls_.empty() && NoneEnters(); }
+  bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
   fleet::Fleet& fleet_;

@@ -16,6 +16,7 @@
 #include "common/rpc/address.h"
 #include "common/rpc/server.h"
 #include "common/rpc/status.h"
+#include "gateway/rpc/caught.h"
 #include "gateway/rpc/convert.h"
 #include "gateway/rpc/held_answer.h"
 
@@ -149,7 +150,8 @@ grpc::ServerUnaryReactor* GenerateDoor::AnswerInTime(grpc::CallbackServerContext
                                                      Response& response) {
   auto* held = new HeldAnswer(context, answers_budget_, options_.answer_timeout);
   const auto answer = [this, &context, &request, &response, held] {
-    absl::Status status = context.IsCancelled() ? relay::ClientGone() : Answer(request, response);
+    absl::Status status =
+        context.IsCancelled() ? relay::ClientGone() : Caught([&] { return Answer(request, response); });
     // The message, and its bytes on the wire.
     if (status.ok()) status = held->Hold(response.SpaceUsedLong() + response.ByteSizeLong());
     if (!status.ok()) Response().Swap(&response);

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/rpc/status.h"
+#include "gateway/rpc/caught.h"
 #include "gateway/rpc/convert.h"
 
 namespace swiftcache::gateway::rpc {
@@ -31,12 +32,11 @@ std::shared_ptr<GenerateStream> GenerateStream::Create(const Options& options) {
 void GenerateStream::Begin(relay::Relay& relay, absl::StatusOr<relay::GenerateRequest> request) {
   if (!request.ok()) return OnDone(request.status());
   if (IsOver()) return relay.Refused(*std::move(request), relay::ClientGone());
-  absl::StatusOr<std::shared_ptr<relay::GenerateCall>> call = relay.Generate(*std::move(request), shared_from_this());
-  if (call.ok()) {
-    Attach(*std::move(call));
-  } else {
-    OnDone(call.status());
-  }
+  const auto generate = [&] { return relay.Generate(*std::move(request), shared_from_this()); };
+  absl::StatusOr<std::shared_ptr<relay::GenerateCall>> call = Caught(generate);
+  if (call.ok()) return Attach(*std::move(call));
+  GiveUp(call.status());  // where it threw, events may have come
+  Advance();
 }
 
 // A long prompt waits for a thread: its client may have left.

@@ -112,6 +112,7 @@ class FakeEngine {
     absl::MutexLock lock(&mutex_);
     script_ = std::move(script);
   }
+  std::function<void()> before_call;             // of each, whose script has not begun; set before the first
   std::function<void()> before_handle;           // of each call, whose script has begun; set before the first
   std::function<void(int fetch)> on_card_fetch;  // counted from 1; set before the first
   /// The next fetches fail with these, in order; then `card` comes.
@@ -161,6 +162,7 @@ class FakeEngine {
     std::unique_ptr<gateway::fleet::EngineCall> Generate(
         const gateway::fleet::EngineRequest& request,
         std::shared_ptr<gateway::fleet::EngineObserver> observer) override {
+      if (engine_.before_call) engine_.before_call();
       const auto call = engine_.Run(std::make_shared<FakeCall>(request, std::move(observer)));
       if (engine_.before_handle) engine_.before_handle();
       return std::make_unique<Handle>(call);

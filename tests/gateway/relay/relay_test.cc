@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <stdexcept>
 #include <thread>
 
 #include "absl/synchronization/notification.h"
@@ -366,6 +367,17 @@ TEST_F(RelayTest, StopEndsWhatIsLeftAtItsDeadlineWithOneClearError) {
   const absl::Status status = sink->Wait();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(status.message()), HasSubstr("stopped"));
+}
+
+TEST_F(RelayTest, StopWaitsForNoRequestThatThrew) {
+  Serve({"a"});
+  engines_["a"].before_handle = [] { throw std::runtime_error("no memory"); };
+  auto sink = std::make_shared<CollectingSink>();
+  EXPECT_THROW((void)relay_->Generate(Prompt("x"), sink), std::runtime_error);
+  EXPECT_EQ(sink->Wait(), absl::OkStatus());
+  engines_["a"].before_call = [] { throw std::runtime_error("no memory either"); };
+  EXPECT_THROW((void)relay_->Generate(Prompt("x"), std::make_shared<CollectingSink>()), std::runtime_error);
+  relay_->Stop(clock_.Now());
 }
 
 TEST_F(RelayTest, AnUnknownModelIsNotFoundAndAModelWithoutCardUnavailable) {

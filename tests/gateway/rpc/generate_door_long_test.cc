@@ -8,6 +8,7 @@
 #include <atomic>
 #include <deque>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -143,6 +144,21 @@ TEST_F(GenerateDoorOneThreadTest, WhatIsCancelledWhileItWaitsIsNotTurnedIntoText
   EXPECT_EQ(relay_.detokenized, 0);
   call->End();
   EXPECT_TRUE(absl::IsCancelled(End(behind)));
+}
+
+// On a thread that nobody else catches for; and here, where gRPC would call it UNIMPLEMENTED.
+TEST_F(GenerateDoorLongTest, WhatThrowsEndsItsCallAndNotTheProcess) {
+  relay_.check = [](const relay::GenerateRequest&) -> absl::Status { throw std::runtime_error("tokenising"); };
+  relay_.detokenize = []() -> std::string { throw std::runtime_error("detokenising"); };
+  for (const int64_t bytes : {int64_t{1}, kLongBytes}) {
+    EXPECT_EQ(End(Send(bytes)), absl::InternalError("internal error"));
+    v1::DetokenizeRequest request;
+    request.set_model("m");
+    for (int64_t i = 0; i < bytes; ++i) request.add_token_ids(1);
+    v1::DetokenizeResponse text;
+    grpc::ClientContext context;
+    EXPECT_EQ(FromGrpc(stub_->Detokenize(&context, request, &text)), absl::InternalError("internal error"));
+  }
 }
 
 TEST_F(GenerateDoorLongTest, WhatNobodyWaitsForAnyMoreIsNotTokenised) {
