@@ -67,21 +67,29 @@ RelayCall::RelayCall(Inputs inputs, const RelayEnv& env, std::function<void(Rela
 
 absl::Status RelayCall::Start() {
   env_.metrics.Started();
-  absl::Status status = StartAttempt();
-  if (!status.ok()) {
-    Log(status);
-    env_.metrics.Refused(model_.name, RefusalOf(status));
-    env_.metrics.Ended(model_.name, status, env_.clock.Now() - request_.arrived);
+  const absl::StatusOr<std::shared_ptr<fleet::EngineLink>> engine = NextEngine();
+  if (!engine.ok()) {
+    Log(engine.status());
+    env_.metrics.Refused(model_.name, RefusalOf(engine.status()));
+    env_.metrics.Ended(model_.name, engine.status(), env_.clock.Now() - request_.arrived);
+    return engine.status();
   }
-  return status;
+  StartAttempt(*engine);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<fleet::EngineLink>> RelayCall::NextEngine() const {
+  if (env_.clock.Now() >= request_.deadline) return absl::DeadlineExceededError("the deadline passed");
+  if (attempts_ == route::kMaxAttempts) {
+    return absl::UnavailableError(absl::StrCat("model ", model_.name, ": it failed at ", attempts_, " engines"));
+  }
+  ASSIGN_OR_RETURN(size_t chosen, route::PickEngine(model_, TokensOf(engine_request_), tried_, env_.first_engine));
+  return model_.engines[chosen].link;
 }
 
 // Once the engine's Generate was called, the next attempt may already run on another thread: from there on only locals
 // and guarded members are used.
-absl::Status RelayCall::StartAttempt() {
-  if (env_.clock.Now() >= request_.deadline) return absl::DeadlineExceededError("the deadline passed");
-  ASSIGN_OR_RETURN(size_t chosen, route::PickEngine(model_, TokensOf(engine_request_), tried_, env_.first_engine));
-  const std::shared_ptr<fleet::EngineLink> engine = model_.engines[chosen].link;
+void RelayCall::StartAttempt(const std::shared_ptr<fleet::EngineLink>& engine) {
   engine_name_ = engine->name();
   tried_.push_back(engine);
   const int number = ++attempts_;
@@ -92,7 +100,6 @@ absl::Status RelayCall::StartAttempt() {
   in_flight_ = fleet::EngineLink::InFlight(engine, attempt);
   CountAttempt();
   StoreHandle(number, engine->client().Generate(engine_request_, std::move(attempt)));
-  return absl::OkStatus();
 }
 
 void RelayCall::CountAttempt() {
@@ -255,26 +262,26 @@ absl::Status RelayCall::LostError(absl::string_view why) const {
 
 // Tries another engine of the model, from the present table if its token ids still mean the same. OK: an attempt is
 // under way. If none is left, the client gets the error that says most: of a full engine when to come back, of one
-// without memory how much it has (the first of these, which has most room), and only then of a lost one.
+// without memory how much it has (the first of these, which has most room), and only then of a lost one; once its deadline
+// has passed: that.
 absl::Status RelayCall::Retry(const absl::Status& cause) {
   if (std::optional<fleet::ModelView> now = env_.fleet.Find(model_.name)) {
     if (now->text.ok() && *now->text == text_) model_ = *std::move(now);
   }
   if (absl::IsResourceExhausted(cause)) full_ = cause;
   if (absl::IsOutOfRange(cause)) too_long_.Update(cause);
-  const absl::Status none =
-      attempts_ < route::kMaxAttempts
-          ? route::PickEngine(model_, TokensOf(engine_request_), tried_, env_.first_engine).status()
-          : absl::UnavailableError(absl::StrCat("model ", model_.name, ": it failed at ", attempts_, " engines"));
-  if (!none.ok()) {
+  const absl::StatusOr<std::shared_ptr<fleet::EngineLink>> engine = NextEngine();
+  if (!engine.ok()) {
+    if (absl::IsDeadlineExceeded(engine.status())) return engine.status();
     if (!full_.ok()) return full_;
     if (!too_long_.ok()) return too_long_;
-    return absl::UnavailableError(absl::StrCat(none.message(), "; last: ", cause.message()));
+    return absl::UnavailableError(absl::StrCat(engine.status().message(), "; last: ", cause.message()));
   }
   LOG(WARNING) << RequestTag{request_.request_id, request_.traceparent, model_.name}
                << "trying another engine: " << cause;
   env_.metrics.Retried(model_.name);
-  return StartAttempt();
+  StartAttempt(*engine);
+  return absl::OkStatus();
 }
 
 void RelayCall::End(const absl::Status& status) {

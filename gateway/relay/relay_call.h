@@ -15,6 +15,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
@@ -63,7 +64,8 @@ class RelayCall final : public GenerateCall, public std::enable_shared_from_this
  private:
   class Attempt;
 
-  absl::Status StartAttempt();
+  absl::StatusOr<std::shared_ptr<fleet::EngineLink>> NextEngine() const;
+  void StartAttempt(const std::shared_ptr<fleet::EngineLink>& engine);
   void CountAttempt();
   void BeginAttempt(int attempt) ABSL_LOCKS_EXCLUDED(mutex_);
   void StoreHandle(int attempt, std::shared_ptr<fleet::EngineCall> handle) ABSL_LOCKS_EXCLUDED(mutex_);

@@ -7,6 +7,7 @@
 
 #include "absl/strings/cord.h"
 #include "absl/synchronization/notification.h"
+#include "tests/fakes/fake_clock.h"
 #include "tests/gateway/relay/relay_fixture.h"
 
 namespace swiftcache::gateway {
@@ -109,6 +110,23 @@ TEST_F(RelayRetryTest, AnEngineThatFailsEveryRequestDoesNotDrawThemAll) {
   EXPECT_EQ(Run(Prompt("x")), absl::OkStatus());
   EXPECT_EQ(sink_->Text(), "hello");
   EXPECT_EQ(engines_["a"].calls(), 2);
+}
+
+TEST_F(RelayRetryTest, WhoseDeadlineHasPassedIsNotTriedAgainNorCountedAsIfItWere) {
+  Serve({"a", "b"});
+  FakeClock clock;
+  Metrics metrics;
+  relay_ = *relay::RelayImpl::Create({.limits = {}, .id_prefix = "test"}, *fleet_, clock, metrics);
+  engines_["a"].SetScript([&clock](FakeCall& call) {
+    clock.Advance(absl::Minutes(1));
+    call.End(absl::UnavailableError("draining"));
+  });
+  relay::GenerateRequest request = Prompt("x");
+  request.deadline = clock.Now() + absl::Seconds(1);
+  EXPECT_EQ(Run(request).code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(engines_["b"].calls(), 0);
+  EXPECT_THAT(metrics.Serialize(), HasSubstr("swiftcache_gateway_retries_total{model_name=\"m\"} 0"));
+  relay_.reset();
 }
 
 TEST_F(RelayRetryTest, AnEngineThatCameMeanwhileTakesTheRetry) {
