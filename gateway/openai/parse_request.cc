@@ -194,7 +194,6 @@ void ReadLabels(Fields& fields, const HttpRequestLimits& limits, relay::Generate
   request.model = fields.Text("model", limits.request.max_label_bytes).value_or("");
   if (request.model.empty()) fields.Fail("model", "is missing, wants the name of a model: GET /v1/models lists them");
   request.cache_salt = fields.Text("cache_salt", limits.request.max_label_bytes).value_or("");
-  request.conversation_id = fields.Text("conversation_id", limits.request.max_label_bytes).value_or("");
   fields.Text("user", kAnyLength);  // used for nothing
   // Here less is more urgent, as in vLLM; to the relay more is.
   request.priority = -Narrow(fields.Integer("priority", -kMaxInt, kMaxInt)).value_or(0);
@@ -242,17 +241,10 @@ absl::StatusOr<ParsedRequest> ParseRequest(Endpoint endpoint, const std::string&
 void ReadHeaders(const HttpRequest& http, const std::string& request_id, ParsedRequest& parsed,
                  const HttpRequestLimits& limits) {
   const std::string traceparent = ParseTraceparent(http.Header("traceparent"));
-  std::string_view conversation;
-  for (const char* name : {"x-session-id", "x-correlation-id", "x-user-id"}) {
-    if (conversation.empty()) conversation = http.Header(name);
-  }
-  // A hint refuses nothing.
-  if (static_cast<int64_t>(conversation.size()) > limits.request.max_label_bytes) conversation = {};
   for (size_t i = 0; i < parsed.prompts.size(); ++i) {
     relay::GenerateRequest& request = parsed.prompts[i];
     request.request_id = parsed.prompts.size() > 1 ? Numbered(request_id, i, limits) : request_id;
     request.traceparent = traceparent;
-    if (request.conversation_id.empty()) request.conversation_id = conversation;
   }
 }
 

@@ -33,9 +33,8 @@ struct HttpRequestLimits {
 absl::StatusOr<ParsedRequest> ParseRequest(Endpoint endpoint, const std::string& body,
                                            const HttpRequestLimits& limits = {});
 
-/// Sets the request's id and what the headers give: traceparent, and the conversation id that routing uses (one in the
-/// body wins). With several prompts each gets the id with a number; a long id is cut to make room for it, so that an id
-/// accepted for one prompt is accepted for many.
+/// Sets the request's id, and the traceparent of the headers. With several prompts each gets the id with a number; a
+/// long id is cut to make room for it, so that an id accepted for one prompt is accepted for many.
 void ReadHeaders(const HttpRequest& http, const std::string& request_id, ParsedRequest& parsed,
                  const HttpRequestLimits& limits = {});
 

@@ -39,7 +39,6 @@ struct GenerateRequest {
   bool add_special = true;    // of a text: begin and end tokens, where the model wants them
   fleet::Sampling sampling;
   std::string cache_salt;
-  std::string conversation_id;
   int32_t priority = 0;
   absl::Time deadline = absl::InfiniteFuture();
   absl::Time arrived = absl::InfiniteFuture();  // at a door where it waits for a thread; else when the relay gets it

@@ -162,7 +162,6 @@ absl::Status CheckIdCount(std::span<const int32_t> ids, const Limits& limits) {
 absl::Status CheckRequest(const GenerateRequest& request, const Limits& limits) {
   RETURN_IF_ERROR(CheckRequestId(request.request_id, limits));
   RETURN_IF_ERROR(CheckSize("cache_salt", request.cache_salt.size(), limits.max_label_bytes, "bytes"));
-  RETURN_IF_ERROR(CheckSize("conversation_id", request.conversation_id.size(), limits.max_label_bytes, "bytes"));
   if (const auto* prompt = std::get_if<std::string>(&request.input)) RETURN_IF_ERROR(CheckPrompt(*prompt, limits));
   if (const auto* chat = std::get_if<Chat>(&request.input)) RETURN_IF_ERROR(CheckChat(*chat, limits));
   if (const auto* ids = std::get_if<std::vector<int32_t>>(&request.input); ids != nullptr && ids->empty()) {

@@ -26,7 +26,7 @@ struct Limits {
   int64_t max_role_bytes = 64;
   int64_t max_template_bytes = int64_t{64} << 10;  // names and texts of a chat's template variables
   int64_t max_request_id_bytes = 256;
-  int64_t max_label_bytes = 256;  // cache_salt, conversation_id, names of template variables
+  int64_t max_label_bytes = 256;  // cache_salt, names of template variables
   int64_t max_stop_strings = 16;
   int64_t max_stop_bytes = 1024;
   int64_t max_stop_token_ids = 128;

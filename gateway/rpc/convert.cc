@@ -178,7 +178,6 @@ absl::StatusOr<relay::GenerateRequest> ToPlain(const v1::GenerateRequest& in) {
   }
   out.sampling = ToPlain(in.sampling());
   out.cache_salt = in.cache_salt();
-  out.conversation_id = in.conversation_id();
   out.plain_prompt = in.plain_prompt();
   out.priority = in.priority();
   return out;

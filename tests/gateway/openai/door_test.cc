@@ -196,15 +196,14 @@ TEST_F(DoorTest, PromptsThatTakeLongToTokeniseHoldUpNoOtherRequest) {
   for (auto& client : clients) EXPECT_EQ(client->ReadResponse().value_or(fakes::RawResponse{}).status, 400);
 }
 
-TEST_F(DoorTest, TheRequestReachesTheRelayWithIdTraceHintAndDeadline) {
+TEST_F(DoorTest, TheRequestReachesTheRelayWithIdTraceAndDeadline) {
   relay_.on_generate = [](std::shared_ptr<FakeCall> call) { call->Say({"x"}); };
   Post(kChatPath, ChatBody({{"cache_salt", "s"}}),
-       "X-Request-Id: mine\r\nTraceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\r\nX-Session-ID: "
-       "s7\r\nAuthorization: Bearer KEY\r\n");
+       "X-Request-Id: mine\r\nTraceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\r\n"
+       "Authorization: Bearer KEY\r\n");
   const auto& request = relay_.WaitForCall(0)->request;
   EXPECT_EQ(request.request_id, "mine");
   EXPECT_EQ(request.traceparent, "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
-  EXPECT_EQ(request.conversation_id, "s7");
   EXPECT_EQ(request.cache_salt, "s");
   EXPECT_EQ(request.arrived, clock_.Now());
   const auto unnamed = Post(kChatPath, ChatBody());

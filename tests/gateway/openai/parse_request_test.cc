@@ -74,7 +74,7 @@ TEST(ParseCompletion, EveryFieldReachesTheRelay) {
   const auto parsed = Completion(R"("prompt":"p","max_tokens":5,"temperature":0,"top_p":0.5,"top_k":-1,"min_p":0.1,
       "seed":-7,"n":3,"best_of":3,"stop":["x","y"],"stop_token_ids":[1,2],"ignore_eos":true,"presence_penalty":-2,
       "frequency_penalty":2,"repetition_penalty":1.5,"logprobs":4,"cache_salt":"s","priority":-3,"user":"u",
-      "conversation_id":"c","add_special_tokens":false,"stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true})");
+      "add_special_tokens":false,"stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true})");
   const relay::GenerateRequest& request = parsed.prompts[0];
   const fleet::Sampling& sampling = request.sampling;
   EXPECT_EQ(sampling.max_tokens, 5);
@@ -92,7 +92,6 @@ TEST(ParseCompletion, EveryFieldReachesTheRelay) {
   EXPECT_EQ(sampling.repetition_penalty, 1.5f);
   EXPECT_EQ(sampling.logprobs, 4);
   EXPECT_EQ(request.cache_salt, "s");
-  EXPECT_EQ(request.conversation_id, "c");
   EXPECT_EQ(request.priority, 3);  // to the relay more is more urgent
   EXPECT_FALSE(request.add_special);
   EXPECT_TRUE(parsed.answer.stream && parsed.answer.usage_at_end && parsed.answer.usage_on_chunks);
@@ -394,33 +393,23 @@ TEST(ParseRequest, ATenMegabytePromptIsTaken) {
       size_t{10} << 20);
 }
 
-TEST(ReadHeaders, HintsComeInTheirOrderAndTheBodyWins) {
+TEST(ReadHeaders, EachPromptHasTheTraceAndAnIdOfItsOwn) {
   HttpRequest http;
-  http.headers = {{"x-user-id", "user"}, {"traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}};
+  http.headers = {{"traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}};
   auto parsed = Completion(R"("prompt":["a","b"])");
   ReadHeaders(http, "id", parsed);
-  EXPECT_EQ(parsed.prompts[0].conversation_id, "user");
   EXPECT_EQ(parsed.prompts[0].traceparent, "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
   EXPECT_EQ(parsed.prompts[0].request_id, "id-0");
   EXPECT_EQ(parsed.prompts[1].request_id, "id-1");
-  http.headers["x-correlation-id"] = "correlation";
-  parsed = Completion(R"("prompt":"a")");
-  ReadHeaders(http, "id", parsed);
-  EXPECT_EQ(parsed.prompts[0].conversation_id, "correlation");
-  EXPECT_EQ(parsed.prompts[0].request_id, "id");
   http.headers["traceparent"] = "00-\t-01";
-  http.headers["x-session-id"] = "session";
-  parsed = Completion(R"("prompt":"a","conversation_id":"body")");
+  parsed = Completion(R"("prompt":"a")");
   ReadHeaders(http, "id", parsed);
   EXPECT_EQ(parsed.prompts[0].traceparent, "");
-  EXPECT_EQ(parsed.prompts[0].conversation_id, "body");
-  parsed = Completion(R"("prompt":"a")");
-  ReadHeaders(http, "id", parsed);
-  EXPECT_EQ(parsed.prompts[0].conversation_id, "session");
-  http.headers["x-session-id"] = std::string(257, 's');
-  parsed = Completion(R"("prompt":"a")");
-  ReadHeaders(http, "id", parsed);
-  EXPECT_EQ(parsed.prompts[0].conversation_id, "") << "longer than a label may be";
+  EXPECT_EQ(parsed.prompts[0].request_id, "id");
+}
+
+TEST(ParseRequest, AConversationsIdIsAHintAndRefusesNothing) {
+  Completion(absl::StrCat(R"("prompt":"a","conversation_id":")", std::string(257, 'c'), "\""));
 }
 
 TEST(ReadHeaders, ANumberedIdStaysWithinTheLimitOfAnIdThatIsItself) {

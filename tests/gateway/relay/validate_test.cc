@@ -109,7 +109,6 @@ std::vector<BadRequest> BadRequests() {
       {"LongRequestId", [](R& r) { r.request_id = std::string(257, 'a'); }, kBad, {"request_id", "257", "256"}},
       {"RequestIdWithNewline", [](R& r) { r.request_id = "a\nb"; }, kBad, {"request_id", "0x0a", "offset 1"}},
       {"LongSalt", [](R& r) { r.cache_salt = std::string(257, 'a'); }, kBad, {"cache_salt", "257"}},
-      {"LongConversation", [](R& r) { r.conversation_id = std::string(257, 'a'); }, kBad, {"conversation_id"}},
       {"NoTokens", [](R& r) { r.sampling.max_tokens = 0; }, kBad, {"sampling.max_tokens is 0", "[1,"}},
       {"NegativeTemperature", [](R& r) { r.sampling.temperature = -1; }, kBad, {"sampling.temperature is -1"}},
       {"NanTemperature", [](R& r) { r.sampling.temperature = kNan; }, kBad, {"sampling.temperature is nan"}},
