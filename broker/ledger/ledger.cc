@@ -64,7 +64,7 @@ void Ledger::SetReady(const std::string& name, bool ready) {
   if (Member* member = members_.Find(name)) member->engine.ready = ready;
 }
 
-absl::StatusOr<int64_t> Ledger::ReportWindow(const Party& who, const elastic::Demand& demand, absl::Time now) {
+absl::Status Ledger::ReportWindow(const Party& who, const elastic::Demand& demand, absl::Time now) {
   ASSIGN_OR_RETURN(Member * member, members_.Require(who));
   if (std::min({demand.used_blocks, demand.waiting_blocks, demand.window_max_request_tokens, demand.window_peak_blocks,
                 demand.cache_blocks}) < 0) {
@@ -75,7 +75,7 @@ absl::StatusOr<int64_t> Ledger::ReportWindow(const Party& who, const elastic::De
   }
   member->idle = demand.used_blocks == 0 && demand.waiting_blocks == 0;
   if (member->idle) member->ForgetRequest();  // what it was for has ended
-  if (member->policy == nullptr) return 0;
+  if (member->policy == nullptr) return absl::OkStatus();
   // An engine that needs more than its arena lends nothing, however much more it is. Capped, so that no sum of reported
   // numbers can overflow.
   elastic::Demand counted = demand;
@@ -84,7 +84,7 @@ absl::StatusOr<int64_t> Ledger::ReportWindow(const Party& who, const elastic::De
     *blocks = std::min(*blocks, member->engine.num_blocks);
   }
   member->policy->Report(counted, now);
-  return member->LendableBlocks(table_.LentBy(member->id).blocks, {}, now);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<LeaseResponse> Ledger::RequestLease(const Party& who, const LeaseRequest& request, absl::Time now) {

@@ -55,8 +55,8 @@ class Ledger {
   void SetReady(const std::string& name, bool ready);
 
   // Calls of engines.
-  /// Returns how many blocks the engine may lend, those on lease included. INVALID_ARGUMENT: negative numbers.
-  absl::StatusOr<int64_t> ReportWindow(const Party& who, const elastic::Demand& demand, absl::Time now);
+  /// INVALID_ARGUMENT: negative numbers.
+  absl::Status ReportWindow(const Party& who, const elastic::Demand& demand, absl::Time now);
   /// INVALID_ARGUMENT: want_bytes < 1, negative numbers, no key or one above 128 bytes.
   absl::StatusOr<LeaseResponse> RequestLease(const Party& who, const LeaseRequest& request, absl::Time now);
   /// From whom the donor should take need_blocks, and how much, told as leases of theirs: first those that are being

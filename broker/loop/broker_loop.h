@@ -6,7 +6,6 @@
 //   loop->Heartbeat(caller, load, [](absl::Status status) { ... });
 #pragma once
 
-#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>

@@ -10,7 +10,7 @@
 namespace swiftcache::broker::loop {
 
 void BrokerLoop::ReportWindow(Caller caller, elastic::Demand demand, Reply reply) {
-  Post(reply, [=, this] { reply(tables_.ReportWindow(caller, demand, Now()).status()); });
+  Post(reply, [=, this] { reply(tables_.ReportWindow(caller, demand, Now())); });
 }
 
 void BrokerLoop::RequestLease(Caller caller, ledger::LeaseRequest request, RequestReply reply) {

@@ -75,7 +75,7 @@ void Tables::Deregister(const std::string& name, const std::string& instance_id,
   CollectChanges(now);
 }
 
-absl::StatusOr<int64_t> Tables::ReportWindow(const Caller& caller, const elastic::Demand& demand, absl::Time now) {
+absl::Status Tables::ReportWindow(const Caller& caller, const elastic::Demand& demand, absl::Time now) {
   RETURN_IF_ERROR(CheckIncarnation(caller));
   return leases_.ReportWindow(PartyOf(caller), demand, now);
 }

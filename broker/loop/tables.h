@@ -56,7 +56,7 @@ class Tables {
   std::vector<ledger::BorrowerWeight> WeightsFor(const Caller& donor, absl::Time now) const;
   void Deregister(const std::string& name, const std::string& instance_id, absl::Time now);
 
-  absl::StatusOr<int64_t> ReportWindow(const Caller& caller, const elastic::Demand& demand, absl::Time now);
+  absl::Status ReportWindow(const Caller& caller, const elastic::Demand& demand, absl::Time now);
   absl::StatusOr<ledger::LeaseResponse> RequestLease(const Caller& caller, const ledger::LeaseRequest& request,
                                                      absl::Time now);
   absl::StatusOr<std::vector<ledger::LeaseId>> ScaleUp(const Caller& caller, int64_t need_blocks, absl::Time now);

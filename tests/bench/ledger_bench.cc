@@ -31,7 +31,7 @@ class Cluster {
     for (int i = 0; i < engines; ++i) {
       const int64_t given = leases / engines + (i < leases % engines ? 1 : 0);
       Check(tables_.Register({Info(i), Given(i, given), {}}, now_));
-      Check(tables_.ReportWindow(Caller(i), {}, now_).status());
+      Check(tables_.ReportWindow(Caller(i), {}, now_));
     }
     tables_.TakeChanges();
   }
@@ -44,7 +44,7 @@ class Cluster {
     AfterEach();
   }
   void ReportWindow() {
-    Check(tables_.ReportWindow(Caller(Next()), {.used_blocks = ++count_ % 100}, now_).status());
+    Check(tables_.ReportWindow(Caller(Next()), {.used_blocks = ++count_ % 100}, now_));
     AfterEach();
   }
   void ScaleUp() {

@@ -242,7 +242,7 @@ void SimBrokerClient::Send(const Window& window) {
                                        .window_peak_blocks = window.peak_blocks};
   Call(
       [this, who = caller(), demand](SimBroker& broker) {
-        const absl::Status status = broker.tables().ReportWindow(who, demand, broker.Now()).status();
+        const absl::Status status = broker.tables().ReportWindow(who, demand, broker.Now());
         return std::function<void()>([this, status] { Answered(status); });
       },
       [this] { Answered(absl::DeadlineExceededError("no answer")); });

@@ -24,12 +24,10 @@ TEST_F(LedgerTest, NumbersOfAnyMagnitudeAreCounted) {
     const auto order = ledger_->ScaleUp(PartyOf("code"), kMax, now_);
     ASSERT_TRUE(order.ok()) << order.status();
     EXPECT_THAT(*order, ::testing::ElementsAre(lease.id));
-    const auto lendable = ledger_->ReportWindow(
-        PartyOf("code"),
-        {.used_blocks = 10, .waiting_blocks = kMax, .window_max_request_tokens = kMax, .window_peak_blocks = kMax},
-        now_);
-    ASSERT_TRUE(lendable.ok()) << lendable.status();
-    EXPECT_LE(*lendable, 10) << "no more than what is lent";
+    const elastic::Demand demand = {
+        .used_blocks = 10, .waiting_blocks = kMax, .window_max_request_tokens = kMax, .window_peak_blocks = kMax};
+    ASSERT_EQ(ledger_->ReportWindow(PartyOf("code"), demand, now_), absl::OkStatus());
+    EXPECT_THAT(Request("chat", 10).leases, ::testing::IsEmpty()) << "no more than what is lent";
     lease.borrower_blocks = kMax;
     Restart(2, options);  // and the donor claims it at the next broker
     ledger_->AddEngine(EngineOf("code"), {lease}, now_);

@@ -69,8 +69,7 @@ class LedgerTest : public ::testing::Test {
   /// Enters an engine that needs `used` of its blocks.
   void AddEngine(const Engine& engine, const std::vector<Lease>& given = {}, int64_t used = 0) {
     ledger_->AddEngine(engine, given, now_);
-    const auto lendable = ledger_->ReportWindow(engine.party, {.used_blocks = used}, now_);
-    ASSERT_TRUE(lendable.ok()) << lendable.status();
+    ASSERT_EQ(ledger_->ReportWindow(engine.party, {.used_blocks = used}, now_), absl::OkStatus());
   }
   LeaseResponse Request(const std::string& borrower, int64_t blocks, int64_t waiting_tokens = 0, std::string key = "") {
     if (key.empty()) key = absl::StrCat("key-", ++keys_);

@@ -186,7 +186,7 @@ TEST_F(TablesTest, ARefusedRegistrationEntersNeitherTable) {
   membership::EngineInfo bad = Sharing("code");
   bad.kv.block_bytes = 1;
   EXPECT_EQ(tables_.Register({bad, {}, {}}, now_).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(tables_.ReportWindow(CallerNamed("code"), {}, now_).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(tables_.ReportWindow(CallerNamed("code"), {}, now_).code(), absl::StatusCode::kUnavailable);
   ASSERT_TRUE(tables_.Register({Sharing("code"), {}, {}}, now_).ok());
   EXPECT_EQ(tables_.Register({Sharing("code", "i2"), {}, {}}, now_).code(), absl::StatusCode::kAlreadyExists);
   EXPECT_TRUE(tables_.ReportWindow(CallerNamed("code"), {}, now_).ok());
@@ -197,7 +197,7 @@ TEST_F(TablesTest, AnotherIncarnationIsToRegisterAgain) {
   const auto kUnavailable = absl::StatusCode::kUnavailable;
   const Caller old = CallerNamed("code", "inc-0");
   EXPECT_EQ(tables_.Heartbeat(old, {}, now_).code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(tables_.ReportWindow(old, {}, now_).status().code(), kUnavailable);
+  EXPECT_EQ(tables_.ReportWindow(old, {}, now_).code(), kUnavailable);
   EXPECT_EQ(tables_.RequestLease(old, {.key = "k", .want_bytes = 1}, now_).status().code(), kUnavailable);
   EXPECT_EQ(tables_.ScaleUp(old, 1, now_).status().code(), kUnavailable);
   EXPECT_EQ(tables_.ReportLease(old, {.id = id, .state = ledger::LeaseState::kFenced}, now_).code(), kUnavailable);
