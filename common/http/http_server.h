@@ -23,8 +23,7 @@ namespace swiftcache {
 /// A whole request. Header names are lower-case.
 struct HttpRequest {
   std::string method;
-  std::string path;  // without the query
-  std::string query;
+  std::string path;    // without the query
   std::string client;  // host:port of the connection's other end
   std::map<std::string, std::string> headers;
   std::string body;

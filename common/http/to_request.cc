@@ -14,15 +14,13 @@ namespace {
 
 std::string ToString(boost::beast::string_view text) { return std::string(text.data(), text.size()); }
 
-/// Path and query of origin-form ("/a?b") and absolute-form ("http://host/a?b") targets.
-void SplitTarget(std::string target, HttpRequest& request) {
+/// Without the query; of origin-form ("/a?b") and absolute-form ("http://host/a?b") targets.
+std::string PathOf(std::string target) {
   if (absl::StartsWith(target, "http://")) {
     const size_t slash = target.find('/', 7);
     target = slash == std::string::npos ? "/" : target.substr(slash);
   }
-  const size_t question = target.find('?');
-  request.path = target.substr(0, question);
-  if (question != std::string::npos) request.query = target.substr(question + 1);
+  return target.substr(0, target.find('?'));
 }
 
 }  // namespace
@@ -30,7 +28,7 @@ void SplitTarget(std::string target, HttpRequest& request) {
 HttpRequest ToRequestLine(const ParsedRequest& message) {
   HttpRequest request;
   request.method = ToString(message.method_string());
-  SplitTarget(ToString(message.target()), request);
+  request.path = PathOf(ToString(message.target()));
   return request;
 }
 

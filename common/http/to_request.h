@@ -14,7 +14,7 @@ namespace swiftcache::http {
 
 using ParsedRequest = boost::beast::http::request<boost::beast::http::string_body>;
 
-/// Method, path and query: of a request whose headers are there, and its body perhaps not.
+/// Method and path: of a request whose headers are there, and its body perhaps not.
 HttpRequest ToRequestLine(const ParsedRequest& message);
 /// What has been read of a request's headers and trailers. `bytes`: of names, values and the request line.
 struct HeaderSize {

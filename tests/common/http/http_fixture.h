@@ -60,8 +60,7 @@ class HttpFixture : public ::testing::Test {
     options.listen = "127.0.0.1:0";
     options.threads = 2;
     auto echo = [](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
-      responder->Send(200, "text/plain", request.method + " " + request.path + " " + request.query + " " + request.body,
-                      {});
+      responder->Send(200, "text/plain", request.method + " " + request.path + " " + request.body, {});
     };
     auto throws = [](HttpRequest, std::shared_ptr<HttpResponder>) { throw std::runtime_error("handler"); };
     auto server = HttpServer::Create(options, {{"POST", "/echo", echo},

@@ -97,7 +97,7 @@ TEST_F(HttpHeadersTest, PipelinedHeadersWaitOutsideOnceOneRequestsWorthIsHeld) {
   EXPECT_TRUE(answered && answered->body == "first");
   for (int i = 0; i < kRequests; ++i) {
     const auto response = client.ReadResponse();
-    EXPECT_TRUE(response && response->body == absl::StrCat("POST /echo  ", i)) << i;
+    EXPECT_TRUE(response && response->body == absl::StrCat("POST /echo ", i)) << i;
   }
   sender.join();
 }
