@@ -310,7 +310,8 @@ void Connection::Flush() {
 }
 
 void Connection::WriteSome() {
-  ArmWriteTimer(options_.stall_timeout);
+  write_by_ = Clock::now() + absl::ToChronoNanoseconds(options_.stall_timeout);
+  if (!std::exchange(watches_writes_, true)) ArmWriteTimer(options_.stall_timeout);
   socket_.async_write_some(net::buffer(sending_.data() + sent_, sending_.size() - sent_),
                            [self = shared_from_this()](ErrorCode error, size_t size) { self->OnWritten(error, size); });
 }
@@ -324,7 +325,6 @@ void Connection::OnWritten(ErrorCode error, size_t size) {
   writing_ = false;
   sent_ = 0;
   std::string().swap(sending_);  // assigned, it would keep the memory of a large response while the client is idle
-  ArmWriteTimer(absl::InfiniteDuration());
   Flush();
 }
 
@@ -345,7 +345,7 @@ void Connection::Linger() {
   waiting_.clear();
   waiting_bytes_ = waiting_header_bytes_ = 0;
   phase_ = ReadPhase::kNone;
-  ArmWriteTimer(kLinger);
+  Arm(write_timer_, kLinger, &Connection::CloseOnTimeout);
   ReadMore();
 }
 
@@ -372,7 +372,7 @@ void Connection::WatchReading() {
     return ArmReadTimer(options_.stall_timeout);
   }
   if (before == phase_) return;
-  if (phase_ == ReadPhase::kNone) ArmReadTimer(absl::InfiniteDuration());
+  if (phase_ == ReadPhase::kNone) read_timer_.expires_at(Clock::time_point::max());
   if (phase_ == ReadPhase::kIdle) ArmReadTimer(options_.idle_timeout);
   if (phase_ == ReadPhase::kHeader) ArmReadTimer(options_.header_timeout);
 }
@@ -384,10 +384,6 @@ void Connection::WatchSpare(ReadPhase before) {
 }
 
 void Connection::Arm(net::steady_timer& timer, absl::Duration timeout, void (Connection::*on_timeout)()) {
-  if (timeout == absl::InfiniteDuration()) {
-    timer.expires_at(net::steady_timer::time_point::max());
-    return;
-  }
   timer.expires_after(absl::ToChronoNanoseconds(timeout));
   timer.async_wait([self = shared_from_this(), &timer, on_timeout](ErrorCode error) {
     const bool expired = timer.expiry() <= net::steady_timer::clock_type::now();
@@ -396,7 +392,7 @@ void Connection::Arm(net::steady_timer& timer, absl::Duration timeout, void (Con
 }
 
 void Connection::OnReadTimeout() {
-  if (phase_ == ReadPhase::kNone) return spare_refusal_.empty() ? void() : OnWriteTimeout();
+  if (phase_ == ReadPhase::kNone) return spare_refusal_.empty() ? void() : CloseOnTimeout();
   if (!spare_refusal_.empty()) {
     Refuse(503, spare_refusal_);
   } else if (phase_ == ReadPhase::kIdle) {
@@ -408,8 +404,16 @@ void Connection::OnReadTimeout() {
   Serve();
 }
 
-// Bytes that the client did not take, or, with nothing left to write, the end of Linger.
-void Connection::OnWriteTimeout() { writing_ ? CloseOnSlowReader() : Close(); }
+// One wait watches all writes and rests where it finds none: a chunk that sets or cancels one wakes another thread.
+void Connection::OnWriteTimeout() {
+  const Clock::time_point now = Clock::now();
+  watches_writes_ = writing_ && write_by_ > now;
+  if (watches_writes_) return ArmWriteTimer(absl::FromChrono(write_by_ - now));
+  if (writing_) CloseOnSlowReader();
+}
+
+// The end of Linger, or of a spare connection's time: of bytes that the client did not take, if there are some.
+void Connection::CloseOnTimeout() { writing_ ? CloseOnSlowReader() : Close(); }
 
 void Connection::CloseOnSlowReader() {
   if (!closed_ && options_.on_slow_reader_cut) options_.on_slow_reader_cut();

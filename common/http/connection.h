@@ -108,6 +108,7 @@ class Connection final : public ResponseOutlet, public std::enable_shared_from_t
   void Arm(boost::asio::steady_timer& timer, absl::Duration timeout, void (Connection::*on_timeout)());
   void OnReadTimeout();
   void OnWriteTimeout();
+  void CloseOnTimeout();
   void CloseOnSlowReader();
   void Close();
 
@@ -150,6 +151,8 @@ class Connection final : public ResponseOutlet, public std::enable_shared_from_t
   std::vector<std::shared_ptr<void>> held_;  // until both are empty
   size_t sent_ = 0;
   bool writing_ = false;
+  bool watches_writes_ = false;   // until OnWriteTimeout
+  Clock::time_point write_by_{};  // the client has to take something of the write under way
   bool end_when_flushed_ = false;
   bool peer_closed_ = false;
   bool closed_ = false;

@@ -319,6 +319,44 @@ TEST_F(HttpHostileTest, AClientThatReadsNothingOfALargeAnswerIsCut) {
   EXPECT_LT(client.ReadAll().size(), size_t{64} << 20);
 }
 
+// One wait watches all writes: it has come to its end, or is on its way, when the client stops.
+TEST_F(HttpHostileTest, AClientThatHasReadEarlierAnswersIsCutAsSoon) {
+  StartServer({.stall_timeout = absl::Milliseconds(300)});
+  size_t asked = 0;
+  for (const absl::Duration pause : {absl::Milliseconds(150), absl::Milliseconds(600)}) {
+    RawHttpClient client(server_->address());
+    client.SendRequest("GET", "/live");
+    EXPECT_EQ(client.ReadResponse()->status, 200);
+    absl::SleepFor(pause);
+    client.SendRequest("POST", "/held");
+    auto answer = held_.Get(asked++);
+    ASSERT_TRUE(answer);
+    answer->Send(200, "text/plain", std::string(64 << 20, 'x'), {});
+    const absl::Time give_up = absl::Now() + absl::Seconds(5);
+    while (client.Send("x") && absl::Now() < give_up) absl::SleepFor(absl::Milliseconds(5));
+    EXPECT_FALSE(client.Send("x")) << pause;
+    EXPECT_LT(client.ReadAll().size(), size_t{64} << 20) << pause;
+  }
+}
+
+TEST_F(HttpHostileTest, AClientThatReadsOnHoweverSlowlyIsNotCut) {
+  constexpr size_t kBytes = 64 << 20;
+  StartServer({.stall_timeout = absl::Seconds(1)});
+  RawHttpClient client(server_->address());
+  client.SendRequest("POST", "/held", "", "Connection: close\r\n");
+  auto answer = held_.Get(0);
+  ASSERT_TRUE(answer);
+  answer->Send(200, "text/plain", std::string(kBytes, 'x'), {});
+  std::string block(1 << 20, ' ');
+  size_t read = 0;
+  for (const absl::Time end = absl::Now() + absl::Seconds(2.5); absl::Now() < end;) {
+    read += static_cast<size_t>(recv(client.fd(), block.data(), block.size(), MSG_WAITALL));
+    absl::SleepFor(absl::Milliseconds(80));
+  }
+  ASSERT_LT(read, kBytes);
+  EXPECT_GT(read + client.ReadAll().size(), kBytes);
+}
+
 TEST_F(HttpHostileTest, AnAnswerThatWasReadTakesNoMoreMemory) {
   StartServer({.max_unsent_bytes = 64 << 20, .burst_time = absl::Minutes(1)});
   RawHttpClient client(server_->address());
