@@ -22,7 +22,7 @@ constexpr int kLayerDivisor = 8;
 // What reads leases is half as long after each step that was cut short (once it has ended, if it goes on), and twice after
 // each that was not: then most steps fit between two revocations, and the one that runs to its end whatever happens is
 // short.
-constexpr int64_t kLeastOnLeases = 16;
+constexpr int64_t kLeastOnLeases = sched::StepPace::kLeastTokens;
 // Nothing wakes a loop whose plan was empty because memory is on its way, if that way ends in silence.
 constexpr absl::Duration kPatience = absl::Milliseconds(20);
 
@@ -138,9 +138,13 @@ bool StepLoop::Step() {
     EndStarved();
   }
   if (options_.target_itl > absl::ZeroDuration()) {
-    scheduler_.LimitPromptTokensBesideDecodes(pace_.PromptTokensWithin(options_.target_itl));
+    scheduler_.LimitPromptTokensBesideDecodes(pace_.PromptTokensWithin(options_.target_itl),
+                                              PaceOnLeases().PromptTokensWithin(options_.target_itl));
   }
-  if (sharing_) scheduler_.LimitTokensTouchingRegions(TokensOnLeases());
+  if (sharing_) {
+    const bool measures = cache_.leased_in().used > 0 && pace_on_leases_.MeasuresNext(TimeOnLeases());
+    scheduler_.LimitTokensTouchingRegions(measures ? std::min(kLeastOnLeases, TokensOnLeases()) : TokensOnLeases());
+  }
   const sched::StepPlan plan = Plan();
   NoteStarts(plan);
   bool computes = sharing_ ? ServeLeases(plan) : !plan.chunks.empty();
@@ -192,9 +196,12 @@ bool StepLoop::MayCutShort() const {
 // Where its layers are so long that the copies would begin too late, or it would begin anew, it counts whole.
 Borrowing::Stake StepLoop::StakeOf(const sched::StepPlan& plan) const {
   if (!MayCutShort()) return {.tokens = std::numeric_limits<int64_t>::max()};
-  const sched::StepPace::Load load = LoadOf(plan);
-  const bool in_time = pace_.TimeOf(load) <= options_.revoke_deadline * layout_.num_layers;
-  return {.tokens = forward_.would_be_kept() && in_time ? 0 : pace_.InPromptTokens(load),
+  const bool reads = !forward_.leases_read().empty();
+  sched::StepPace::Load load = LoadOf(plan);
+  if (reads) load.decodes = std::max<int64_t>(load.decodes, 1);  // reading takes its time without any, too
+  const sched::StepPace& pace = reads ? PaceOnLeases() : pace_;
+  const bool in_time = pace.TimeOf(load) <= options_.revoke_deadline * layout_.num_layers;
+  return {.tokens = forward_.would_be_kept() && in_time ? 0 : pace.InPromptTokens(load),
           .leaves_out_readers = plan.leaves_out_readers};
 }
 
@@ -227,7 +234,11 @@ void StepLoop::RunStep(const sched::StepPlan& plan) {
     }
   }
   if (outcome->cut_short) return;
-  pace_.Note(LoadOf(plan), step_time_);
+  if (forward_.leases_read().empty()) {
+    pace_.Note(LoadOf(plan), step_time_);
+  } else {
+    pace_on_leases_.NoteOnLeases(LoadOf(plan), step_time_, pace_);
+  }
   scheduler_.Commit(plan);
   TakeTokens(plan, std::move(outcome->tokens));
 }
@@ -247,9 +258,10 @@ void StepLoop::AdaptTokensOnLeases(const sched::StepPlan& plan, const Forward::O
 
 // So many that a layer of the step takes its part of the deadline, as far as one can tell.
 int64_t StepLoop::TokensOnLeases() const {
-  const absl::Duration layers = options_.revoke_deadline / kLayerDivisor * layout_.num_layers;
-  return std::min(tokens_on_leases_, scheduler_.num_running() + pace_.PromptTokensWithin(layers));
+  return std::min(tokens_on_leases_, scheduler_.num_running() + PaceOnLeases().PromptTokensOnLeases(TimeOnLeases()));
 }
+
+absl::Duration StepLoop::TimeOnLeases() const { return options_.revoke_deadline / kLayerDivisor * layout_.num_layers; }
 
 void StepLoop::Handle(const coordinator::LoopMessage& message) {
   if (!sharing_) return;

@@ -146,7 +146,9 @@ void Scheduler::TakeTurn(Step& step) const {
     reading_decodes += sequence->reads_leases && is_decode;
   }
   const bool others_prefill = !waiting_.empty() || num_running() - readers > decodes - reading_decodes;
-  const int64_t beside = decodes > 0 ? decodes + PromptTokensBesideDecodes(reading_decodes > 0) : step.budget_tokens;
+  const int64_t beside = decodes > 0
+                             ? decodes + PromptTokensBesideDecodes(prompt_tokens_beside_decodes_, reading_decodes > 0)
+                             : step.budget_tokens;
   const int64_t most_others = std::min(beside, step.budget_tokens);
   if (readers == 0 || !others_prefill || most_others <= kMuchLonger * MostTouchingRegions()) return;
   step.turn = left_out_readers_ ? Turn::kReadersFirst : Turn::kOthers;
@@ -171,13 +173,16 @@ void Scheduler::PlanRunning(Step& step) {
 
 void Scheduler::LimitPrompts(Step& step) const {
   if (step.used_tokens == 0 && !step.readers_decode) return;
-  step.Limit(step.used_tokens + PromptTokensBesideDecodes(step.readers_decode));
+  const bool on_leases = step.turn != Turn::kOthers && cache_->leased_in().used > 0;
+  step.Limit(step.used_tokens +
+             PromptTokensBesideDecodes(on_leases ? prompt_tokens_on_leases_ : prompt_tokens_beside_decodes_,
+                                       step.readers_decode));
 }
 
 // `in_turns`: the decodes have a token in two steps, which together may take the time of one.
-int64_t Scheduler::PromptTokensBesideDecodes(bool in_turns) const {
-  const int64_t tokens = prompt_tokens_beside_decodes_.value_or(options_.max_num_batched_tokens);
-  return prompt_tokens_beside_decodes_ && in_turns ? std::max<int64_t>(1, tokens / 2) : tokens;
+int64_t Scheduler::PromptTokensBesideDecodes(std::optional<int64_t> limit, bool in_turns) const {
+  if (!limit) return options_.max_num_batched_tokens;
+  return in_turns ? std::max<int64_t>(1, *limit / 2) : *limit;
 }
 
 // What it had before a loss is not cached tokens that it finds.

@@ -111,9 +111,12 @@ class Scheduler {
   void Add(Sequence* sequence);
   /// Takes the sequence out, wherever it is, and frees its blocks. REQUIRES: no plan that names it is under way.
   void Remove(Sequence* sequence);
-  /// The most tokens of prompts that a step from now on computes beside decodes; at least 1. Without decodes it is
-  /// max_num_batched_tokens alone that counts.
-  void LimitPromptTokensBesideDecodes(int64_t tokens) { prompt_tokens_beside_decodes_ = tokens; }
+  /// The most tokens of prompts that a step from now on computes beside decodes, and that one in which somebody's blocks
+  /// lie in leases does; at least 1. Without decodes it is max_num_batched_tokens alone that counts.
+  void LimitPromptTokensBesideDecodes(int64_t tokens, int64_t on_leases) {
+    prompt_tokens_beside_decodes_ = tokens;
+    prompt_tokens_on_leases_ = on_leases;
+  }
   /// Instead of max_tokens_touching_regions, which it does not exceed; at least 1.
   void LimitTokensTouchingRegions(int64_t tokens) { tokens_touching_regions_ = tokens; }
   /// Decides a step and takes the blocks it needs. No chunks: nothing was added, or all wait.
@@ -156,7 +159,7 @@ class Scheduler {
   void PlanRunning(Step& step);
   void TakeTurn(Step& step) const;
   void LimitPrompts(Step& step) const;
-  int64_t PromptTokensBesideDecodes(bool in_turns) const;
+  int64_t PromptTokensBesideDecodes(std::optional<int64_t> limit, bool in_turns) const;
   void BeginAcrossTiers(Step& step);
   void AttachMore(Sequence& sequence);
   void PlanDecodes(Step& step);
@@ -180,7 +183,7 @@ class Scheduler {
   int64_t MissingBlocks(const Sequence& sequence) const;
 
   const Options options_;
-  std::optional<int64_t> prompt_tokens_beside_decodes_;  // none: no such limit
+  std::optional<int64_t> prompt_tokens_beside_decodes_, prompt_tokens_on_leases_;  // none: no such limit
   kv::SequenceBlocks* const cache_;
   int64_t tokens_touching_regions_;  // 0: no such limit
   std::vector<Sequence*> running_;   // in the order of service

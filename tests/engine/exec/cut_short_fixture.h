@@ -16,6 +16,19 @@
 
 namespace swiftcache::engine::exec {
 
+/// Of the next step that computes anything.
+inline int64_t RowsOfNextStep(SharingHarness& harness) {
+  for (int waits = 0; !harness.loop().Step(); ++waits) {
+    if (waits == 1000) {
+      ADD_FAILURE() << "no step begins";
+      return 0;
+    }
+    harness.LandStores();
+    harness.loop().ServeBetweenSteps();
+  }
+  return harness.rows();
+}
+
 /// An engine whose layers take `layer_time`, with blocks of its first conversation in a lease.
 class CutShortTest : public testing::Test {
  protected:

@@ -87,18 +87,6 @@ TEST_F(CutShortTest, WhatAStepLosesCountsAsComputedAgain) {
   EXPECT_EQ(again, static_cast<int64_t>(reader_prompt_.size()) + 1) << "the prompt, and the step's token";
 }
 
-int64_t RowsOfNextStep(SharingHarness& harness) {
-  for (int waits = 0; !harness.loop().Step(); ++waits) {
-    if (waits == 1000) {
-      ADD_FAILURE() << "no step begins";
-      return 0;
-    }
-    harness.LandStores();
-    harness.loop().ServeBetweenSteps();
-  }
-  return harness.rows();
-}
-
 // So that it fits between two revocations. Nine runs are a step that was cut as often as may be.
 TEST_F(CutShortTest, TheNextStepOnLeasesIsHalfAsLongAndTwiceAfterEachThatWasNotCut) {
   SharingHarness harness(
@@ -149,27 +137,6 @@ TEST_F(CutShortTest, StepsOnLeasesAreNotShorterForALeaseThatTheyDoNotRead) {
   for (int i = 0; i < 3; ++i) EXPECT_EQ(RowsOfNextStep(harness), 32) << i;
   harness.RunAll();
   EXPECT_EQ(recording->tokens(), FakeGreedy(harness.model(), prompt, kTokens));
-}
-
-// However slow or fast the model is: a layer takes an eighth of the 50 ms within which donors want their memory back.
-TEST_F(CutShortTest, AStepOnLeasesHasAsManyTokensAsALayerHasTimeFor) {
-  struct Case {
-    absl::Duration token_time;
-    int64_t rows;
-  };
-  for (const Case& c :
-       {Case{absl::Microseconds(50), 113}, {absl::Microseconds(100), 49}, {absl::Microseconds(400), 17}}) {
-    SharingHarness harness({.model = {.num_layers = kDeepLayers, .block_tokens = 4}, .num_blocks = 200});
-    harness.Borrow(kId, 512);
-    harness.during_layer = [&](int64_t) { harness.clock().Advance(harness.rows() * c.token_time); };
-    const std::vector<int32_t> prompt = RandomTokens(5, 2000, harness.model().vocab_size);
-    const auto recording = harness.Add(prompt, kTokens);
-    while (harness.load().kv_blocks_leased_in_used == 0) (void)RowsOfNextStep(harness);
-    EXPECT_EQ(RowsOfNextStep(harness), c.rows) << c.token_time;
-    harness.during_layer = nullptr;
-    harness.RunAll();
-    EXPECT_EQ(recording->tokens(), FakeGreedy(harness.model(), prompt, kTokens));
-  }
 }
 
 TEST_F(CutShortTest, ALeaseThatTheStepReadsIsNotGivenBackBeforeItsEnd) {

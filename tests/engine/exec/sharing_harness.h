@@ -35,6 +35,7 @@ struct SharingOptions {
   bool mapped = true;           // what lies in leases, by the transport
   bool measures_links = false;  // likewise
   int64_t max_tokens_on_leases = EngineOptions().max_tokens_on_leases;
+  absl::Duration target_itl = EngineOptions().target_itl;
   bool borrow = true;
   std::function<absl::Status(int64_t offset_bytes, int64_t bytes)> on_exchange = {};  // FakeTransport's
 };
@@ -57,6 +58,7 @@ class SharingHarness : private LoopObserver {
     engine.stream = options.stream;
     engine.scrub_on_return = options.scrub_on_return;
     engine.max_tokens_on_leases = options.max_tokens_on_leases;
+    engine.target_itl = options.target_itl;
     transport_.mapped = options.mapped;
     transport_.measures = options.measures_links;
     transport_.on_exchange = options.on_exchange;

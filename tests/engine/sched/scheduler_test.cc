@@ -82,14 +82,14 @@ TEST_F(SchedulerTest, DecodesComeFirstThenAPrefillFillsTheBudget) {
 
 TEST_F(SchedulerTest, PromptsComputeFewerTokensBesideDecodesThanAlone) {
   Create(100, 4, 64);
-  scheduler_->LimitPromptTokensBesideDecodes(5);
+  scheduler_->LimitPromptTokensBesideDecodes(5, /*on_leases=*/1);
   Add(30);
   EXPECT_THAT(Step(), ElementsAre(Pair(1, 30))) << "nobody waits for a token";
   Add(8);
   Add(9);
   EXPECT_THAT(Step(), ElementsAre(Pair(1, 1), Pair(2, 5)));
   EXPECT_THAT(Step(), ElementsAre(Pair(1, 1), Pair(2, 3), Pair(3, 2))) << "together, whoever's they are";
-  scheduler_->LimitPromptTokensBesideDecodes(6);
+  scheduler_->LimitPromptTokensBesideDecodes(6, /*on_leases=*/1);
   EXPECT_THAT(Step(), ElementsAre(Pair(1, 1), Pair(2, 1), Pair(3, 6)));
 }
 

@@ -209,15 +209,27 @@ TEST_F(SchedulerTurnsTest, ADecodeThatIsLeftOutHasItsTokenInTheTimeOfOneStep) {
   CreateWith(16);
   Sequence* reader = AddReader(1);
   const Sequence* prompt = Add(5000);
-  scheduler_->LimitPromptTokensBesideDecodes(100);
+  scheduler_->LimitPromptTokensBesideDecodes(100, /*on_leases=*/100);
   for (int i = 0; i < 4; ++i) {
     const Chunks chunks = Step();
     EXPECT_EQ(Of(chunks, prompt), i % 2 ? 15 : 50);
     EXPECT_EQ(Of(chunks, reader), i % 2);
   }
-  scheduler_->LimitPromptTokensBesideDecodes(30);
+  scheduler_->LimitPromptTokensBesideDecodes(30, /*on_leases=*/30);
   for (int i = 0; i < 4; ++i)
     EXPECT_EQ(Step(), (Chunks{{1, 1}, {2, 15}})) << "half of that is no more than all may have";
+}
+
+TEST_F(SchedulerTurnsTest, BesideDecodesStepsOnLeasesHaveALimitOfTheirOwn) {
+  CreateWith(16);
+  const Sequence* reader = AddReader(1);
+  const Sequence* prompt = Add(5000);
+  scheduler_->LimitPromptTokensBesideDecodes(100, /*on_leases=*/8);
+  for (int i = 0; i < 4; ++i) {
+    const Chunks chunks = Step();
+    EXPECT_EQ(Of(chunks, prompt), i % 2 ? 4 : 50) << "half of either: the two steps take the time of one";
+    EXPECT_EQ(Of(chunks, reader), i % 2);
+  }
 }
 
 TEST_F(SchedulerTurnsTest, AStepThatWasNotComputedTookNobodysTurn) {
