@@ -106,11 +106,13 @@ KvCache::Attached KvCache::AttachMore(BlockTable& table, const TokenView& tokens
   return attached;
 }
 
-int64_t KvCache::UnknownTokens(const BlockTable& table, const TokenView& tokens, int64_t computed_tokens) const {
-  const int64_t all = tokens.size() - computed_tokens;
+int64_t KvCache::UnknownTokens(const BlockTable& table, const TokenView& tokens, int64_t computed_tokens,
+                               int64_t most) const {
+  const int64_t all = std::min(tokens.size() - computed_tokens, most);
   if (!table.pin_ || tree_.num_holes() == 0) return all;
-  const std::optional<int64_t> known = tree_.NextKnown(table.pin_, tokens, computed_tokens / options_.block_tokens + 1,
-                                                       MatchLimit(tokens), table.holder_);
+  const int64_t max_blocks = std::min(MatchLimit(tokens), BlocksFor(computed_tokens + all));
+  const std::optional<int64_t> known =
+      tree_.NextKnown(table.pin_, tokens, computed_tokens / options_.block_tokens + 1, max_blocks, table.holder_);
   return known ? *known * options_.block_tokens - computed_tokens : all;
 }
 

@@ -64,7 +64,8 @@ class KvCache final : public SequenceBlocks, public Tiers, public LendableBlocks
   Attached Attach(BlockTable& table, const std::string& salt, const TokenView& tokens,
                   bool local_only = false) override;
   Attached AttachMore(BlockTable& table, const TokenView& tokens, int64_t computed_tokens) override;
-  int64_t UnknownTokens(const BlockTable& table, const TokenView& tokens, int64_t computed_tokens) const override;
+  int64_t UnknownTokens(const BlockTable& table, const TokenView& tokens, int64_t computed_tokens,
+                        int64_t most) const override;
   Growth Grow(BlockTable& table, int64_t tokens, int64_t wish_tokens = 0) override;
   int64_t Obtain(int64_t blocks) override;
   void Commit(BlockTable& table, const TokenView& tokens, int64_t computed_tokens) override;

@@ -76,8 +76,10 @@ class SequenceBlocks {
   /// them.)
   virtual Attached AttachMore(BlockTable& table, const TokenView& tokens, int64_t computed_tokens) = 0;
   /// How many tokens from `computed_tokens` on must be computed before AttachMore may find the rest of a prefix that lost
-  /// blocks: at least one. All that are left, where nothing is known behind them.
-  virtual int64_t UnknownTokens(const BlockTable& table, const TokenView& tokens, int64_t computed_tokens) const = 0;
+  /// blocks: at least one, and no more than `most`, which bounds what it costs to look. All that are left, where nothing
+  /// is known behind them.
+  virtual int64_t UnknownTokens(const BlockTable& table, const TokenView& tokens, int64_t computed_tokens,
+                                int64_t most) const = 0;
   /// Makes the table cover `tokens`, all or nothing. `wish_tokens`: how many it would cover if there were room: if it
   /// has to wait, then room for so many is made; fewer than `tokens` stand for `tokens`.
   virtual Growth Grow(BlockTable& table, int64_t tokens, int64_t wish_tokens) = 0;

@@ -412,8 +412,7 @@ bool Scheduler::IsExhausted(const Sequence& sequence) const {
 
 // Of the budget, what the sequence would take.
 int64_t Scheduler::Wanted(const Step& step, const Sequence& sequence) const {
-  const int64_t unknown = cache_->UnknownTokens(sequence.blocks, sequence.tokens, sequence.computed_tokens);
-  return std::min(unknown, step.budget_tokens);
+  return cache_->UnknownTokens(sequence.blocks, sequence.tokens, sequence.computed_tokens, step.budget_tokens);
 }
 
 // Of the next `num_tokens` tokens, those for which there are blocks, or can be at once.

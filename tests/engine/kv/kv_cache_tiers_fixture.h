@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <ctime>
 #include <memory>
 #include <numeric>
 #include <vector>
@@ -12,6 +13,13 @@
 #include "engine/kv/kv_cache.h"
 
 namespace swiftcache::engine::kv {
+
+/// Of the calling thread: other work on the machine does not count.
+inline double CpuNanos() {
+  timespec now;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) * 1e9 + static_cast<double>(now.tv_nsec);
+}
 
 class KvCacheTiersTest : public ::testing::Test {
  protected:

@@ -128,7 +128,7 @@ class TieredWorld {
   void Compute(Sequence& s) {
     if (s.computed == static_cast<int64_t>(s.tokens.size())) s.tokens.push_back(rng_() % 2);
     if (rng_() % 4 != 0) AttachMore(s);
-    const int64_t unknown = cache_.UnknownTokens(s.table, s.tokens, s.computed);
+    const int64_t unknown = cache_.UnknownTokens(s.table, s.tokens, s.computed, 1000);
     EXPECT_TRUE(unknown > 0 && s.computed + unknown <= static_cast<int64_t>(s.tokens.size()));
     const int64_t goal = s.computed + 1 + rng_() % unknown;
     const int64_t obtainable = cache_.Obtain(cache_.BlocksFor(goal) - s.table.size());

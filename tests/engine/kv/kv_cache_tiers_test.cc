@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdio>
+#include <map>
+
 #include "tests/engine/kv/kv_cache_tiers_fixture.h"
 
 namespace swiftcache::engine::kv {
@@ -291,14 +295,44 @@ TEST_F(KvCacheTiersTest, WhatFollowsFromTheBlocksOfALostLeaseIsFoundBehindTheHol
   BlockTable table;
   const std::vector<int32_t> tokens = Count(7);
   EXPECT_EQ(cache_->Attach(table, "", tokens, false).tokens, 0);
-  EXPECT_EQ(cache_->UnknownTokens(table, tokens, 0), 2) << "then it knows the rest";
+  EXPECT_EQ(cache_->UnknownTokens(table, tokens, 0, 100), 2) << "then it knows the rest";
+  EXPECT_EQ(cache_->UnknownTokens(table, tokens, 0, 1), 1) << "no more was asked for";
   ASSERT_EQ(cache_->Grow(table, 2), Growth::kDone);
   EXPECT_EQ(cache_->AttachMore(table, tokens, 1).tokens, 0) << "half a block is computed";
   cache_->Commit(table, tokens, 2);
   EXPECT_EQ(cache_->AttachMore(table, tokens, 2).tokens, 4);
   EXPECT_EQ(table.size(), 3);
-  EXPECT_EQ(cache_->UnknownTokens(table, tokens, 6), 1);
+  EXPECT_EQ(cache_->UnknownTokens(table, tokens, 6, 100), 1);
   Check({&filler, &table});
+}
+
+// A plan asks for each prompt, and more than once.
+TEST_F(KvCacheTiersTest, WhatAPromptLacksCostsWhatIsAskedForHoweverLongTheHoleIs) {
+  std::map<int64_t, double> cost_ns;
+  for (const int64_t lost : {100, 10000}) {
+    Create(2 * lost + 4, lost + 1);
+    const RegionId lease = cache_->AddRegion(lost);
+    const Tokens tokens = Count((lost + 1) * kBlockTokens);
+    Cache(tokens);
+    Cache(Count((lost + 3) * kBlockTokens, 1'000'000));
+    ASSERT_EQ(Spill(lost), lost);
+    cache_->RegionDraining(lease);
+    ASSERT_EQ(cache_->DropRegion(lease), lost);
+    BlockTable table;
+    Tokens longer = tokens;
+    longer.push_back(5);
+    ASSERT_EQ(cache_->Attach(table, "", longer).tokens, 0);
+    EXPECT_EQ(cache_->UnknownTokens(table, longer, 0, 1'000'000), lost * kBlockTokens);
+    double best_ns = 1e12;
+    for (int round = 0; round < 20; ++round) {
+      const double begin = CpuNanos();
+      for (int i = 0; i < 50; ++i) ASSERT_EQ(cache_->UnknownTokens(table, longer, 0, 16), 16);
+      best_ns = std::min(best_ns, (CpuNanos() - begin) / 50);
+    }
+    cost_ns[lost] = best_ns;
+  }
+  std::printf("before a hole of 100 and of 10000: %4.0f and %4.0f ns\n", cost_ns[100], cost_ns[10000]);
+  EXPECT_LT(cost_ns[10000], 5 * cost_ns[100] + 1000);
 }
 
 TEST_F(KvCacheTiersTest, ALeaseThatATableTouchesIsNotDropped) {

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <ctime>
 #include <map>
 #include <optional>
 
@@ -204,13 +203,6 @@ TEST(LendingTest, APlaceThatABlockMovesToIsWritten) {
 TEST(LendingDeathTest, OnlyWhatIsLentIsNotedAsZeroed) {
   BlockPool pool(4);
   EXPECT_DEATH(pool.NoteZeroed({0, 1}), "is not known");
-}
-
-// Of the calling thread: other work on the machine does not count.
-double CpuNanos() {
-  timespec now;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) * 1e9 + static_cast<double>(now.tv_nsec);
 }
 
 // What the ownership change of a run costs: no work a block. It is below 2 us; the bound leaves room for sanitizers and

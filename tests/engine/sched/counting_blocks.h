@@ -40,9 +40,9 @@ class CountingBlocks final : public kv::SequenceBlocks {
   Attached AttachMore(kv::BlockTable& table, const kv::TokenView& tokens, int64_t computed_tokens) override {
     return blocks_.AttachMore(table, tokens, computed_tokens);
   }
-  int64_t UnknownTokens(const kv::BlockTable& table, const kv::TokenView& tokens,
-                        int64_t computed_tokens) const override {
-    return blocks_.UnknownTokens(table, tokens, computed_tokens);
+  int64_t UnknownTokens(const kv::BlockTable& table, const kv::TokenView& tokens, int64_t computed_tokens,
+                        int64_t most) const override {
+    return blocks_.UnknownTokens(table, tokens, computed_tokens, most);
   }
   kv::Growth Grow(kv::BlockTable& table, int64_t tokens, int64_t wish_tokens) override {
     return blocks_.Grow(table, tokens, wish_tokens);
