@@ -175,7 +175,7 @@ void Lending::AwaitClears() {
 }
 
 void Lending::StopClearing(const Clearing& clearing) {
-  parts_.cache->TakeBack(PlacesOf(clearing.extent));
+  parts_.cache->Unlend(PlacesOf(clearing.extent));
   parts_.coordinator->Cleared(clearing.id, false);
 }
 

@@ -354,6 +354,11 @@ bool BlockPool::Lend(PlaceRun run) {
   return true;
 }
 
+void BlockPool::Unlend(PlaceRun run) {
+  lent_.Remove(run.first, run.count);
+  local_.free.Insert(run.first, run.count);
+}
+
 void BlockPool::Withhold(PlaceRun run) {
   CHECK(lent_.Covers(run.first, run.count))
       << "places " << run.first << " to " << run.first + run.count - 1 << " are not lent";
@@ -364,8 +369,7 @@ void BlockPool::Withhold(PlaceRun run) {
 // the allocations that had split them.
 void BlockPool::TakeBack(PlaceRun run) {
   if (withheld_.Covers(run.first, run.count)) withheld_.Remove(run.first, run.count);
-  lent_.Remove(run.first, run.count);
-  local_.free.Insert(run.first, run.count);
+  Unlend(run);
   dirty_.Unite(run.first, run.count);
   std::fill_n(written_.begin() + run.first, run.count, true);
 }

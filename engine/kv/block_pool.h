@@ -177,6 +177,8 @@ class BlockPool {
 
   /// Takes a run of the arena out of use. False: it is not wholly free; nothing was changed.
   bool Lend(PlaceRun run);
+  /// Undoes that: the run is free, and what of it was dirty still is. REQUIRES: all of it is lent, and granted to nobody.
+  void Unlend(PlaceRun run);
   /// The run, which nobody has any more, stays out of use until TakeBack. REQUIRES: all of it is lent.
   void Withhold(PlaceRun run);
   /// The run is free again, and dirty: it holds another's bytes. REQUIRES: all of it is lent, and withheld or not.

@@ -119,6 +119,7 @@ class KvCache final : public SequenceBlocks, public Tiers, public LendableBlocks
   void KeepCached(int64_t blocks) override { keep_cached_ = blocks; }
   std::optional<std::vector<Move>> ClearForLending(PlaceRun run, int64_t max_moves) override;
   bool Lend(PlaceRun run) override { return pool_.Lend(run); }
+  void Unlend(PlaceRun run) override { pool_.Unlend(run); }
   void Withhold(PlaceRun run) override { pool_.Withhold(run); }
   void TakeBack(PlaceRun run) override { pool_.TakeBack(run); }
   std::vector<PlaceRun> WrittenIn(PlaceRun run) const override { return pool_.WrittenIn(run); }

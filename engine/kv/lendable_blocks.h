@@ -35,6 +35,8 @@ class LendableBlocks {
   virtual bool FinishMove(const Move& move) = 0;
   /// Takes the run out of use, at once whatever its length. False: it is not wholly free.
   virtual bool Lend(PlaceRun run) = 0;
+  /// Undoes it: the run is free, and no more dirty than before. REQUIRES: lent, and granted to nobody.
+  virtual void Unlend(PlaceRun run) = 0;
   /// Nobody has the run any more, and when TakeBack comes nobody knows: until then the arena is smaller by it. REQUIRES:
   /// lent.
   virtual void Withhold(PlaceRun run) = 0;

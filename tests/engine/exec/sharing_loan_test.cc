@@ -23,13 +23,14 @@ class SharingLoanTest : public testing::Test {
     for (int64_t id = 1; id <= 3; ++id) harness_.Offer(id, {8 * (id - 1), 8});
     harness_.Pump();
   }
-  void EndOffer(int64_t id) {
-    harness_.coordinator().OnLease({.id = kv::LeaseId(id),
-                                    .donor_instance = "me",
-                                    .borrower_instance = "other",
-                                    .state = lease::State::kReleased});
-    ASSERT_TRUE(harness_.heard().WaitFor(absl::StrCat("StopClearing ", id)));
-    harness_.Pump();
+  void EndOffer(int64_t id) { EndOfferTo(harness_, id); }
+  static void EndOfferTo(SharingHarness& harness, int64_t id) {
+    harness.coordinator().OnLease({.id = kv::LeaseId(id),
+                                   .donor_instance = "me",
+                                   .borrower_instance = "other",
+                                   .state = lease::State::kReleased});
+    ASSERT_TRUE(harness.heard().WaitFor(absl::StrCat("StopClearing ", id)));
+    harness.Pump();
   }
   SharingHarness harness_;
 };
@@ -124,6 +125,25 @@ TEST_F(SharingLoanTest, WhatIsNoLongerOfferedIsNotClearedAny) {
   for (int round = 0; round < 4; ++round) harness_.loop().ServeBetweenSteps();
   EXPECT_TRUE(harness_.transport().log().WaitFor("Grant 2"));
   EXPECT_EQ(harness_.load().kv_blocks_leased_out, 8);
+}
+
+// Of eight blocks five are written, and two are cleared a round.
+TEST_F(SharingLoanTest, ALoanThatCameToNothingLeavesNoMoreToClear) {
+  SharingHarness harness({.model = {.head_dim = 1 << 16, .block_tokens = 4}, .num_blocks = 24});
+  (void)harness.Add(RandomTokens(5, 16, 64), 4);
+  harness.RunAll();
+  harness.Offer(1, {0, 8});
+  harness.Pump();
+  harness.loop().ServeBetweenSteps();
+  ASSERT_EQ(harness.load().kv_blocks_leased_out, 8);
+  ASSERT_NO_FATAL_FAILURE(EndOfferTo(harness, 1));
+  ASSERT_EQ(harness.load().kv_blocks_leased_out, 0);
+  harness.Offer(2, {0, 8});
+  harness.Pump();
+  int rounds = 0;
+  for (; harness.loop().NextWakeup() <= harness.clock().Now(); ++rounds) harness.loop().ServeBetweenSteps();
+  EXPECT_EQ(rounds, 3);
+  EXPECT_TRUE(harness.transport().log().WaitFor("Grant 2"));
 }
 
 TEST_F(SharingLoanTest, ANeedThatIsCancelledLeavesNothingToDo) {

@@ -200,6 +200,19 @@ TEST(LendingTest, APlaceThatABlockMovesToIsWritten) {
   EXPECT_THAT(pool.WrittenIn({0, 4}), ElementsAre(PlaceRun{0, 2})) << "some of it may have arrived";
 }
 
+TEST(LendingTest, WhatWasLentAndGrantedToNobodyIsNoMoreWrittenAndDirtyThanBefore) {
+  BlockPool pool(6);
+  ASSERT_TRUE(pool.Lend({0, 2}));
+  pool.TakeBack({0, 2});
+  (void)pool.Allocate(4, std::nullopt);  // 0 to 3, given up at once: the first two are still dirty
+  ASSERT_TRUE(pool.Lend({0, 6}));
+  pool.Unlend({0, 6});
+  EXPECT_THAT(pool.WrittenIn({0, 6}), ElementsAre(PlaceRun{0, 4}));
+  const auto blocks = pool.Allocate(6, std::nullopt);
+  EXPECT_THAT(pool.TakeDirty(), ElementsAre(0, 1));
+  EXPECT_TRUE(pool.CheckInvariants().ok()) << pool.CheckInvariants();
+}
+
 TEST(LendingDeathTest, OnlyWhatIsLentIsNotedAsZeroed) {
   BlockPool pool(4);
   EXPECT_DEATH(pool.NoteZeroed({0, 1}), "is not known");
