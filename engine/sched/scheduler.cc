@@ -241,13 +241,20 @@ void Scheduler::PlanPrefills(Step& step, bool readers) {
   }
 }
 
-// Of any priority, or of one above.
+// Of any priority, or of one above. Nothing here changes who fits, and who gives way comes behind whom it makes room for.
 void Scheduler::Admit(Step& step, std::optional<int32_t> above) {
   step.needs = {};
   const Sequence* displaces = nullptr;  // for whom others give way, since that is enough
-  for (bool counted = false;;) {
-    Sequence* sequence = FirstThatFits(step, above);  // asks for memory, while others take the whole step, too
-    if (sequence == nullptr || step.budget_tokens <= 0) return;
+  bool counted = false;
+  for (auto next = waiting_.begin(); next != waiting_.end() && !(above && (*next)->priority <= *above);) {
+    Sequence* sequence = *next;
+    if (!Fits(*sequence)) {  // asks for memory, while others take the whole step, too
+      step.plan.waits = true;
+      cache_->NoteWish(BlocksOf(*sequence));
+      ++next;
+      continue;
+    }
+    if (step.budget_tokens <= 0) return;
     if (!std::exchange(counted, true)) {
       for (const Sequence* running : running_) Count(step.needs, *running, +1);
     }
@@ -256,21 +263,11 @@ void Scheduler::Admit(Step& step, std::optional<int32_t> above) {
       displaces = sequence;
       Count(step.needs, *running_.back(), -1);
       GiveWay(step, running_.back());
-    } else if (!LimitFor(step, *sequence) || !Start(step, sequence)) {
-      return;
+    } else {
+      ++next;
+      if (!LimitFor(step, *sequence) || !Start(step, sequence)) return;
     }
   }
-}
-
-// Those before it need more than there is at present.
-Sequence* Scheduler::FirstThatFits(Step& step, std::optional<int32_t> above) const {
-  for (Sequence* sequence : waiting_) {
-    if (above && sequence->priority <= *above) return nullptr;
-    if (Fits(*sequence)) return sequence;
-    step.plan.waits = true;
-    cache_->NoteWish(BlocksOf(*sequence));
-  }
-  return nullptr;
 }
 
 // False: what it finds in the cache lies in leases, and the step has all the tokens that may go beside that.

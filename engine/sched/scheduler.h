@@ -165,7 +165,6 @@ class Scheduler {
   void PlanDecodes(Step& step);
   void PlanPrefills(Step& step, bool readers);
   void Admit(Step& step, std::optional<int32_t> above = std::nullopt);
-  Sequence* FirstThatFits(Step& step, std::optional<int32_t> above) const;
   bool LimitFor(Step& step, const Sequence& sequence) const;
   bool Start(Step& step, Sequence* sequence);
   void AddChunk(Step& step, Sequence* sequence, int64_t num_tokens);

@@ -18,6 +18,8 @@ class CountingBlocks final : public kv::SequenceBlocks {
   int64_t asked() const { return asked_; }
   /// Blocks, for where they lie.
   int64_t looked_at() const { return looked_at_; }
+  /// Of NoteWish.
+  int64_t wishes() const { return wishes_; }
 
   int64_t HeldByNobodyElse(std::span<const kv::BlockTable* const> tables) const override {
     ++asked_;
@@ -53,7 +55,10 @@ class CountingBlocks final : public kv::SequenceBlocks {
   }
   void Release(kv::BlockTable& table) override { blocks_.Release(table); }
   void ReleaseForNow(kv::BlockTable& table) override { blocks_.ReleaseForNow(table); }
-  void NoteWish(int64_t blocks) override { blocks_.NoteWish(blocks); }
+  void NoteWish(int64_t blocks) override {
+    ++wishes_;
+    blocks_.NoteWish(blocks);
+  }
   kv::Place place(kv::BlockId id) const override {
     ++looked_at_;
     return blocks_.place(id);
@@ -76,6 +81,7 @@ class CountingBlocks final : public kv::SequenceBlocks {
  private:
   kv::SequenceBlocks& blocks_;
   mutable int64_t asked_ = 0, looked_at_ = 0;
+  int64_t wishes_ = 0;
 };
 
 }  // namespace swiftcache::engine::sched

@@ -259,6 +259,17 @@ TEST_F(SchedulerTest, ManyGiveWayForOneAfterOneLookAtTheirBlocks) {
   EXPECT_EQ(blocks.asked(), 1);
 }
 
+TEST_F(SchedulerTest, WhoDoesNotFitIsLookedAtOnceHoweverManyAreAdmittedBehindIt) {
+  Create(24, 8, 64);
+  CountingBlocks blocks(cache_.get());
+  scheduler_ = std::make_unique<Scheduler>(Scheduler::Options{8, 64}, &blocks);
+  for (int i = 0; i < 3; ++i) Add(100);
+  for (int i = 0; i < 4; ++i) Add(8);
+  EXPECT_THAT(Step(), ElementsAre(Pair(4, 8), Pair(5, 8), Pair(6, 8), Pair(7, 8)));
+  EXPECT_TRUE(plan_.waits);
+  EXPECT_EQ(blocks.wishes(), 3);
+}
+
 TEST_F(SchedulerTest, OfTooManySequencesALessUrgentOneGivesWay) {
   Create(100, 2, 64);
   Add(8, 1);
