@@ -352,19 +352,20 @@ void Scheduler::GiveWay(Step& step, Sequence* victim) {
 }
 
 // One block more than its tokens need, so that its first output does not preempt somebody. Blocks that it shares with
-// running sequences cost nothing; idle ones that it would take stop being available.
+// running sequences cost nothing; idle ones that it would take stop being available. To measure what it shares in own
+// memory is a look at all of its blocks, for where the answer hangs on that.
 bool Scheduler::HasPlaceFor(const Needs& running, Sequence& sequence, int64_t more_available) const {
   if (running.sequences >= options_.max_num_seqs) return false;
   if (running.sequences == 0) return true;
-  int64_t shared = 0;
-  if (RunsFromOwned(sequence)) {
-    if (BlocksOf(sequence) + 1 + running.owned_blocks > cache_->num_usable_local()) return false;
-    const kv::PrefixTree::Length cached = cache_->Measure(sequence.cache_salt, sequence.tokens, /*local_only=*/true);
-    shared = cached.blocks - cached.idle_blocks;
-  } else {
-    shared = cache_->BlocksInUse(sequence.prefix_in_use, sequence.cache_salt, sequence.tokens);
-  }
-  return MissingBlocks(sequence) - shared + 1 + running.missing_blocks <= cache_->num_available() + more_available;
+  const bool from_owned = RunsFromOwned(sequence);
+  if (from_owned && BlocksOf(sequence) + 1 + running.owned_blocks > cache_->num_usable_local()) return false;
+  const int64_t lacking =
+      MissingBlocks(sequence) + 1 + running.missing_blocks - cache_->num_available() - more_available;
+  if (lacking <= 0) return true;
+  if (lacking > cache_->BlocksInUse(sequence.prefix_in_use, sequence.cache_salt, sequence.tokens)) return false;
+  if (!from_owned) return true;
+  const kv::PrefixTree::Length cached = cache_->Measure(sequence.cache_salt, sequence.tokens, /*local_only=*/true);
+  return lacking <= cached.blocks - cached.idle_blocks;
 }
 
 // Nobody gives way in vain: without the less urgent it must have a place. (What it shares with those alone counts twice.)

@@ -18,7 +18,8 @@ class CountingBlocks final : public kv::SequenceBlocks {
   int64_t asked() const { return asked_; }
   /// Blocks, for where they lie.
   int64_t looked_at() const { return looked_at_; }
-  /// Of NoteWish.
+  /// Of Measure, and of NoteWish.
+  int64_t measured() const { return measured_; }
   int64_t wishes() const { return wishes_; }
 
   int64_t HeldByNobodyElse(std::span<const kv::BlockTable* const> tables) const override {
@@ -29,6 +30,7 @@ class CountingBlocks final : public kv::SequenceBlocks {
   int64_t block_tokens() const override { return blocks_.block_tokens(); }
   int64_t BlocksFor(int64_t tokens) const override { return blocks_.BlocksFor(tokens); }
   kv::PrefixTree::Length Measure(const std::string& salt, const kv::TokenView& tokens, bool local_only) const override {
+    ++measured_;
     return blocks_.Measure(salt, tokens, local_only);
   }
   int64_t BlocksInUse(kv::PrefixTree::InUse& seen, const std::string& salt,
@@ -80,7 +82,7 @@ class CountingBlocks final : public kv::SequenceBlocks {
 
  private:
   kv::SequenceBlocks& blocks_;
-  mutable int64_t asked_ = 0, looked_at_ = 0;
+  mutable int64_t asked_ = 0, looked_at_ = 0, measured_ = 0;
   int64_t wishes_ = 0;
 };
 

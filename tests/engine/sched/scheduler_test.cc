@@ -270,6 +270,36 @@ TEST_F(SchedulerTest, WhoDoesNotFitIsLookedAtOnceHoweverManyAreAdmittedBehindIt)
   EXPECT_EQ(blocks.wishes(), 3);
 }
 
+TEST_F(SchedulerTest, WhatAPromptSharesInOwnMemoryIsMeasuredOnlyWhereItsPlaceHangsOnThat) {
+  Create(24, 8, 64);
+  CountingBlocks blocks(cache_.get());
+  scheduler_ = std::make_unique<Scheduler>(Scheduler::Options{8, 64}, &blocks);
+  Add(32, 0, 7);
+  Step();
+  Add(28);
+  Step();
+  ASSERT_EQ(scheduler_->num_running(), 2);
+  ASSERT_EQ(cache_->num_available(), 24 - 9 - 7);
+  const auto add_twice_lost = [this](int64_t tokens, int32_t first_token) {
+    Sequence* sequence = Add(tokens, 0, first_token);
+    sequence->losses = Scheduler::kMaxLosses;
+    return sequence;
+  };
+  Sequence* sequence = add_twice_lost(40, 5000);
+  for (int i = 0; i < 3; ++i) Step();
+  EXPECT_FALSE(scheduler_->is_running(sequence)) << "it shares nothing";
+  EXPECT_EQ(blocks.measured(), 0);
+  scheduler_->Remove(sequence);
+  sequence = add_twice_lost(8, 5000);
+  Step();
+  EXPECT_TRUE(scheduler_->is_running(sequence)) << "there is room without that";
+  EXPECT_EQ(blocks.measured(), 0);
+  sequence = add_twice_lost(36, 7);
+  Step();
+  EXPECT_TRUE(scheduler_->is_running(sequence)) << "most of it is in use";
+  EXPECT_EQ(blocks.measured(), 1);
+}
+
 TEST_F(SchedulerTest, OfTooManySequencesALessUrgentOneGivesWay) {
   Create(100, 2, 64);
   Add(8, 1);
