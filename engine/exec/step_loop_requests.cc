@@ -38,13 +38,14 @@ void StepLoop::EndStarved() {
       starvation_.Look(borrowing.needs_refused(), borrowing.need_is_refused() && cache_.num_withheld() == 0);
   for (const auto& [request, continuations] : starved) {
     const bool cut = request->takes_what_there_is() && request->output_tokens() > 0;
-    metrics_->Starved(cut);
     if (cut) {
       for (Continuation* continuation : continuations) {
+        metrics_->Starved(/*cut=*/true);
         AddEnd(*continuation, FinishReason::kLength);
         Finish(*continuation);  // the last may end the request
       }
     } else {
+      metrics_->Starved(/*cut=*/false);
       Close(*request, absl::OutOfRangeError(WhyStarved(*request)));
     }
   }

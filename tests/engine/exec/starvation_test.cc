@@ -218,6 +218,16 @@ TEST_F(StarvationTest, WithoutMaxTokensOneOfSeveralEndsAlone) {
   EXPECT_EQ(two->output(1).finish, FinishReason::kLength);
 }
 
+TEST_F(StarvationTest, OfSeveralThatAreCutTogetherEachIsCounted) {
+  const auto two = harness_.Add(Prompt(40), std::nullopt, "", /*n=*/2);
+  ASSERT_NO_FATAL_FAILURE(Rounds(66));
+  harness_.clock().Advance(absl::Seconds(11));
+  ASSERT_NO_FATAL_FAILURE(Rounds(2));
+  ASSERT_TRUE(two->done());
+  for (const int32_t i : {0, 1}) EXPECT_EQ(two->output(i).finish, FinishReason::kLength);
+  ExpectCounted(/*refused=*/0, /*cut=*/2);
+}
+
 TEST_F(StarvationTest, WhoWaitsForItsOwnMemoryAloneStandsStill) {
   harness_.LendAway(7, {4, 12});
   (void)harness_.Add(Prompt(40), 4);
