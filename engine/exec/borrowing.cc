@@ -82,10 +82,8 @@ void Borrowing::UpdatePotential() {
     leased =
         std::min({leased, kv::StreamedBlocks(StreamBlocks(leased), options_.streamed_layers), most_streamed_blocks()});
   }
-  const auto reserved = static_cast<int64_t>(parts_.cache->reserved().size());
   const int64_t streamed = options_.streams_all ? leased : streamed_blocks();
-  const int64_t more_reserved = std::max<int64_t>(0, StreamBlocks(streamed) - reserved);
-  parts_.cache->SetPotentialRegionBlocks(std::max<int64_t>(0, leased - more_reserved), lendable_blocks_);
+  parts_.cache->SetPotentialRegionBlocks(leased, StreamBlocks(streamed), lendable_blocks_);
 }
 
 int64_t Borrowing::StreamBlocks(int64_t leased_blocks) const {

@@ -402,7 +402,8 @@ void KvCache::ReleaseReserved(int64_t blocks) {
 }
 
 int64_t KvCache::num_potential() const {
-  return num_usable_local() + std::max(num_usable_leased(), potential_region_blocks_);
+  const int64_t more_reserved = std::max<int64_t>(0, potential_reserved_ - pool_.num_reserved());
+  return num_usable_local() + std::max(num_usable_leased(), potential_region_blocks_ - more_reserved);
 }
 
 int64_t KvCache::num_available() const {

@@ -98,8 +98,9 @@ class KvCache final : public SequenceBlocks, public Tiers, public LendableBlocks
   bool FinishMove(const Move& move) override;
   void AbortMove(const Move& move) override;
   int64_t TakeLeaseWish(int64_t margin) override;
-  void SetPotentialRegionBlocks(int64_t blocks, int64_t leasable) override {
+  void SetPotentialRegionBlocks(int64_t blocks, int64_t reserved, int64_t leasable) override {
     potential_region_blocks_ = blocks;
+    potential_reserved_ = reserved;
     leasable_blocks_ = leasable;
   }
   void SetStreamCapacity(int64_t blocks) override { stream_capacity_ = blocks; }
@@ -166,7 +167,7 @@ class KvCache final : public SequenceBlocks, public Tiers, public LendableBlocks
   SharingWorth worth_;
   std::vector<int32_t> reserved_;
   uint64_t fillings_ = 0;  // of tables
-  int64_t potential_region_blocks_ = 0, leasable_blocks_ = 0;
+  int64_t potential_region_blocks_ = 0, potential_reserved_ = 0, leasable_blocks_ = 0;
   int64_t stream_capacity_;
   // Since they were last taken.
   int64_t need_ = 0, reserve_need_ = 0, spill_wish_ = 0, wish_ = 0, recently_evicted_ = 0;

@@ -67,9 +67,10 @@ class Tiers {
   /// `margin`: what donors may take back before the wish is granted. A sequence that needs leases asks for so much
   /// more, at most for as much again as it needs beyond own memory: else each revocation would enlarge the next wish.
   virtual int64_t TakeLeaseWish(int64_t margin) = 0;
-  /// How many blocks leases may come to, in all: what does not fit into these and the own arena can never run. And how
-  /// many more may be leased: while there are some, none is evicted ahead of the need.
-  virtual void SetPotentialRegionBlocks(int64_t blocks, int64_t leasable) = 0;
+  /// How many blocks leases may come to, in all, and own places be reserved then: what does not fit into these and the
+  /// rest of the own arena can never run. And how many more may be leased: while there are some, none is evicted ahead of
+  /// the need.
+  virtual void SetPotentialRegionBlocks(int64_t blocks, int64_t reserved, int64_t leasable) = 0;
 
   /// How many blocks of leases a step can read; no more are put there. Without a call: any number where leases are
   /// mapped, else none.

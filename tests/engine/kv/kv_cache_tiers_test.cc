@@ -95,10 +95,10 @@ TEST_F(KvCacheTiersTest, FullLeasesKeepTheWatermarkFreeByEvictions) {
   Cache(Count(10, 50));
   EXPECT_EQ(Spill(), 3) << "the older three";
   Cache(Count(4, 90));
-  cache_->SetPotentialRegionBlocks(5, /*leasable=*/2);
+  cache_->SetPotentialRegionBlocks(5, /*reserved=*/0, /*leasable=*/2);
   EXPECT_EQ(Spill(), 0);
   EXPECT_EQ(cache_->evicted_total(), 0) << "more may be leased: nothing is given up";
-  cache_->SetPotentialRegionBlocks(3, /*leasable=*/0);
+  cache_->SetPotentialRegionBlocks(3, /*reserved=*/0, /*leasable=*/0);
   EXPECT_EQ(Spill(), 2);
   EXPECT_EQ(cache_->evicted_total(), 2);
   EXPECT_EQ(Found(Count(7)), 1) << "the coldest leaves made room in the lease";
@@ -333,6 +333,18 @@ TEST_F(KvCacheTiersTest, WhatAPromptLacksCostsWhatIsAskedForHoweverLongTheHoleIs
   }
   std::printf("before a hole of 100 and of 10000: %4.0f and %4.0f ns\n", cost_ns[100], cost_ns[10000]);
   EXPECT_LT(cost_ns[10000], 5 * cost_ns[100] + 1000);
+}
+
+TEST_F(KvCacheTiersTest, SlotsThatAreReservedByNowAreNotTakenFromWhatLeasesMayComeTo) {
+  Create(100);
+  cache_->SetPotentialRegionBlocks(200, /*reserved=*/40, /*leasable=*/200);
+  EXPECT_EQ(cache_->num_potential(), 100 + 200 - 40);
+  ASSERT_EQ(cache_->ReserveLocal(20), Growth::kDone);
+  EXPECT_EQ(cache_->num_potential(), 100 + 200 - 40);
+  ASSERT_EQ(cache_->ReserveLocal(30), Growth::kDone);
+  EXPECT_EQ(cache_->num_potential(), 50 + 200);
+  cache_->ReleaseReserved(50);
+  EXPECT_EQ(cache_->num_potential(), 100 + 200 - 40);
 }
 
 TEST_F(KvCacheTiersTest, ALeaseThatATableTouchesIsNotDropped) {

@@ -27,7 +27,7 @@ class SchedulerTiersTest : public ::testing::Test {
                                                                 .block_tokens = kBlockTokens,
                                                                 .may_borrow = true,
                                                                 .watermark_blocks = watermark_blocks});
-    cache_->SetPotentialRegionBlocks(potential, /*leasable=*/0);
+    cache_->SetPotentialRegionBlocks(potential, /*reserved=*/0, /*leasable=*/0);
     scheduler_ = std::make_unique<Scheduler>(options, cache_.get());
     moves_.clear();
   }

@@ -173,6 +173,8 @@ void Engine::GiveUp(engine::kv::RegionId region) {
   cache_.DropRegion(region);
 }
 
-void Engine::SetLendable(int64_t blocks) { cache_.SetPotentialRegionBlocks(cache_.leased_in().total + blocks, blocks); }
+void Engine::SetLendable(int64_t blocks) {
+  cache_.SetPotentialRegionBlocks(cache_.leased_in().total + blocks, /*reserved=*/0, blocks);
+}
 
 }  // namespace swiftcache::sim::worth
