@@ -153,13 +153,15 @@ void KvCache::EvictWorthless(int64_t count) {
   if (!keep_cached_) return;
   const PlaceCounts local = pool_.local();
   const int64_t beyond = local.used + local.cached + count - *keep_cached_;
-  CountEvicted(tree_.Evict(std::clamp<int64_t>(beyond, 0, count - local.free)));
+  tree_.Evict(std::clamp<int64_t>(beyond, 0, count - local.free));
+  CountEvicted();
 }
 
 Growth KvCache::EvictLocal(int64_t count) {
   const PlaceCounts local = pool_.local();
   if (count > local.free + local.cached) return Growth::kNoRoom;
-  CountEvicted(tree_.Evict(count - local.free));
+  tree_.Evict(count - local.free);
+  CountEvicted();
   return Growth::kDone;
 }
 
@@ -175,7 +177,7 @@ int64_t KvCache::EvictForSpills(int64_t places) {
     const int64_t room = SpillRoom();
     const int64_t coming = pool_.local().free + pool_.num_outbound_moves() + std::min(room, pool_.num_spillable());
     if (coming >= places || room >= pool_.num_spillable() || !tree_.EvictOne()) return coming;
-    CountEvicted(1);
+    CountEvicted();
   }
 }
 
@@ -188,14 +190,15 @@ Growth KvCache::MakeFreeAcrossTiers(int64_t count, int64_t wish) {
   return Growth::kWait;
 }
 
-void KvCache::CountEvicted(int64_t blocks, bool for_loan) {
+void KvCache::CountEvicted(bool for_loan) {
+  const int64_t blocks =
+      NoteGone(for_loan || pool_.num_lent() > 0 ? ReuseMeter::Gone::kForLoan : ReuseMeter::Gone::kNo);
   evicted_total_ += blocks;
   recently_evicted_ += blocks;
-  NoteGone(for_loan || pool_.num_lent() > 0 ? ReuseMeter::Gone::kForLoan : ReuseMeter::Gone::kNo);
 }
 
-void KvCache::NoteGone(ReuseMeter::Gone why) {
-  tree_.TakeGone([&](BlockId id) {
+int64_t KvCache::NoteGone(ReuseMeter::Gone why) {
+  return tree_.TakeGone([&](BlockId id) {
     if (meter_) meter_->NoteGone(reuse_keys_[id.value()], why);
   });
 }
@@ -323,7 +326,7 @@ int64_t KvCache::PromotionsWanted() const {
 
 std::vector<Move> KvCache::PlanDrain(RegionId region, int64_t max) {
   std::vector<Move> moves = planner_.Drain(region, max, watermark());
-  CountEvicted(planner_.TakeEvicted());
+  CountEvicted();
   return moves;
 }
 
@@ -348,14 +351,12 @@ int64_t KvCache::Heat(RegionId region) const {
 
 int64_t KvCache::DropRegion(RegionId region) {
   CHECK_EQ(pool_.num_moves_of(region), 0) << "moves of region " << region << " are under way";
-  int64_t lost = 0;
-  const std::vector<std::optional<BlockId>>& occupants = pool_.occupants(region);
-  for (size_t i = 0; i < occupants.size(); ++i) {
-    if (!occupants[i]) continue;
-    CHECK(tree_.Contains(*occupants[i])) << "a block table touches region " << region;
-    lost += tree_.Lose(*occupants[i]);
+  for (const std::optional<BlockId>& occupant : pool_.occupants(region)) {
+    if (!occupant) continue;
+    CHECK(tree_.Contains(*occupant)) << "a block table touches region " << region;
+    tree_.Lose(*occupant);
   }
-  NoteGone(ReuseMeter::Gone::kWithALease);
+  const int64_t lost = NoteGone(ReuseMeter::Gone::kWithALease);
   pool_.RemoveRegion(region);
   return lost;
 }
@@ -374,7 +375,7 @@ int64_t KvCache::TakeLeaseWish(int64_t margin) {
 
 std::optional<std::vector<Move>> KvCache::ClearForLending(PlaceRun run, int64_t max_moves) {
   std::optional<std::vector<Move>> moves = planner_.Clear(run.first, run.count, max_moves, keep_cached_.value_or(0));
-  CountEvicted(planner_.TakeEvicted(), /*for_loan=*/true);
+  CountEvicted(/*for_loan=*/true);
   return moves;
 }
 

@@ -153,8 +153,8 @@ class KvCache final : public SequenceBlocks, public Tiers, public LendableBlocks
   void EvictForWatermark();
   int64_t SpillsWanted() const;
   int64_t PromotionsWanted() const;
-  void CountEvicted(int64_t blocks, bool for_loan = false);
-  void NoteGone(ReuseMeter::Gone why);
+  void CountEvicted(bool for_loan = false);
+  int64_t NoteGone(ReuseMeter::Gone why);
   void NoteFound(BlockTable& table, int64_t first);
   void CountWorth(const BlockTable& table, const ReuseMeter::LookedUp& seen);
 

@@ -101,20 +101,19 @@ bool MovePlanner::EvictForUsed(RegionId leaving) {
     const RegionId at = pool_.place(id).region;
     return at == kLocalRegion || (has_refuge && pool_.IsRefuge(at, leaving));
   };
-  int64_t evicted = tree_.EvictOneOf(gives_room, evict_from_);
-  if (evicted == 0 && !pool_.spillable_idle().empty()) evicted = tree_.Lose(pool_.spillable_idle().begin()->second);
-  if (evicted == 0 && has_refuge) {  // what is idle there leads to others
-    if (const std::optional<BlockId> idle = pool_.IdleInRefuge(leaving)) evicted = tree_.Lose(*idle);
+  if (tree_.EvictOneOf(gives_room, evict_from_)) return true;
+  std::optional<BlockId> idle;
+  if (!pool_.spillable_idle().empty()) {
+    idle = pool_.spillable_idle().begin()->second;
+  } else if (has_refuge) {  // what is idle there leads to others
+    idle = pool_.IdleInRefuge(leaving);
   }
-  evicted_ += evicted;
-  return evicted > 0;
+  return idle && tree_.Lose(*idle) > 0;
 }
 
 // Only where that can give room to what is idle.
 bool MovePlanner::EvictForIdle(BlockId id, RegionId leaving) {
-  if (!between_leases_ || !pool_.HasRefuge(leaving) || !tree_.EvictOne(pool_.last_use(id))) return false;
-  ++evicted_;
-  return true;
+  return between_leases_ && pool_.HasRefuge(leaving) && tree_.EvictOne(pool_.last_use(id));
 }
 
 std::optional<RegionId> MovePlanner::RoomFor(BlockId id, RegionId leaving, int64_t keep_free) const {
@@ -147,7 +146,7 @@ std::optional<std::vector<Move>> MovePlanner::Clear(int32_t first, int32_t count
   if (MakeRoomBelow(first, num_moves) < num_moves) return std::nullopt;
   const absl::flat_hash_set<BlockId> stay(hot.begin(), hot.end());
   for (BlockId id : cold) {
-    if (!stay.contains(id) && tree_.Contains(id)) evicted_ += tree_.Lose(id);
+    if (!stay.contains(id) && tree_.Contains(id)) tree_.Lose(id);
   }
   held.insert(held.end(), hot.begin(), hot.end());
   std::vector<Move> moves;
@@ -186,7 +185,7 @@ int64_t MovePlanner::MakeRoomBelow(int32_t first, int64_t count) {
   }
   if (free + static_cast<int64_t>(cold.size()) < count) return free;
   for (BlockId id : cold) {
-    if (tree_.Contains(id)) evicted_ += tree_.Lose(id);
+    if (tree_.Contains(id)) tree_.Lose(id);
   }
   return count;
 }

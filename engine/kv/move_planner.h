@@ -41,9 +41,6 @@ class MovePlanner {
   /// block there is moving, or there is no room below; nothing was changed.
   std::optional<std::vector<Move>> Clear(int32_t first, int32_t count, int64_t max_moves, int64_t keep);
 
-  /// Blocks that Drain, Clear evicted since the last call.
-  int64_t TakeEvicted() { return std::exchange(evicted_, 0); }
-
  private:
   void RankForDrain(RegionId region);
   std::optional<RegionId> RoomFor(BlockId id, RegionId leaving, int64_t keep_free) const;
@@ -65,7 +62,6 @@ class MovePlanner {
     int64_t used = 0;
   } ranked_;
   uint64_t evict_from_ = 0;  // leaves used before then give no room to those in use that the batch at hand takes
-  int64_t evicted_ = 0;
 };
 
 }  // namespace swiftcache::engine::kv

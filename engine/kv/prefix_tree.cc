@@ -168,9 +168,11 @@ int64_t PrefixTree::Lose(BlockId id) {
   return 1;
 }
 
-void PrefixTree::TakeGone(absl::FunctionRef<void(BlockId)> each) {
+int64_t PrefixTree::TakeGone(absl::FunctionRef<void(BlockId)> each) {
   for (const BlockId id : gone_) each(id);
+  const auto count = static_cast<int64_t>(gone_.size());
   gone_.clear();
+  return count;
 }
 
 int64_t PrefixTree::Evict(int64_t count) {

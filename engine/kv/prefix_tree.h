@@ -134,8 +134,8 @@ class PrefixTree {
   std::vector<BlockId> LeadingFirst(std::span<const BlockId> blocks, int64_t num_wanted,
                                     absl::FunctionRef<bool(BlockId)> wanted) const;
 
-  /// The blocks that left the tree since the last call. To be called after each call that drops some.
-  void TakeGone(absl::FunctionRef<void(BlockId)> each);
+  /// The blocks that left the tree since the last call; returns how many. To be called after each call that drops some.
+  int64_t TakeGone(absl::FunctionRef<void(BlockId)> each);
 
   int64_t num_blocks() const { return num_blocks_; }
   /// Uses of blocks so far, which last_use counts.
