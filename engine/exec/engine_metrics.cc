@@ -157,7 +157,7 @@ void EngineMetrics::FirstToken(absl::Duration since_arrival) { time_to_first_tok
 
 void EngineMetrics::NextToken(absl::Duration since_last) { inter_token_latency_.Observe(since_last); }
 
-void EngineMetrics::Generated() { generation_tokens_.Increment(1); }
+void EngineMetrics::Generated(int64_t tokens) { generation_tokens_.Increment(tokens); }
 
 void EngineMetrics::Prompt(int64_t prompt_tokens, int64_t cached_tokens, int64_t leased_tokens) {
   prompt_tokens_.Increment(prompt_tokens);

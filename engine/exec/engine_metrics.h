@@ -36,8 +36,8 @@ class EngineMetrics {
   void Started(absl::Duration queue_time);
   void FirstToken(absl::Duration since_arrival);
   void NextToken(absl::Duration since_last);
-  /// One token.
-  void Generated();
+  /// Tokens of answers.
+  void Generated(int64_t tokens);
   /// The prompt of one continuation: `cached_tokens` of it came from the prefix cache, `leased_tokens` of those from
   /// leases.
   void Prompt(int64_t prompt_tokens, int64_t cached_tokens, int64_t leased_tokens);

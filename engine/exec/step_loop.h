@@ -127,8 +127,8 @@ class StepLoop {
   bool StreamsAll(const LoopSharing& parts) const;
   bool Streams(const LoopSharing& parts) const;  // some, at least
   void SizeLayerStream();
-  void Append(Continuation& continuation, sample::SampledToken token);
-  std::optional<absl::Duration> NoteTime(Continuation& continuation);
+  void Append(Continuation& continuation, sample::SampledToken token, absl::Time now);
+  std::optional<absl::Duration> NoteTime(Continuation& continuation, absl::Time now);
   void BeginSiblings(LiveRequest& request);
   void Finish(Continuation& continuation);  // it has all its tokens
   void End(Continuation& continuation);

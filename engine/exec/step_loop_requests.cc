@@ -125,25 +125,29 @@ void StepLoop::AddEnd(const Continuation& continuation, FinishReason why) {
 // A request that one of its continuations ended early is gone for those after it.
 void StepLoop::TakeTokens(const sched::StepPlan& plan, std::vector<backend::Sampled> tokens) {
   auto next = tokens.begin();
+  const absl::Time now = clock_.Now();
+  int64_t generated = 0;
   for (const sched::Chunk& chunk : plan.chunks) {
     if (!chunk.samples) continue;
     Continuation& continuation = AsContinuation(*chunk.sequence);
     backend::Sampled token = std::move(*next++);
     if (continuation.done || continuation.remaining_tokens() != 0) continue;  // ended, or reset: computed again
     if (token.ok()) {
-      Append(continuation, *std::move(token));
+      Append(continuation, *std::move(token), now);
+      ++generated;
     } else {
       Close(*continuation.request, token.status());
     }
   }
+  if (generated > 0) metrics_->Generated(generated);
 }
 
-void StepLoop::Append(Continuation& continuation, sample::SampledToken token) {
+void StepLoop::Append(Continuation& continuation, sample::SampledToken token, absl::Time now) {
   LiveRequest& request = *continuation.request;
   live_.Append(continuation, token.token_id);
   continuation.sampling.Observe(token.token_id);
   OutboundToken event{.sink = request.sink.get(), .index = continuation.index, .token_id = token.token_id};
-  event.since_last = NoteTime(continuation);
+  event.since_last = NoteTime(continuation, now);
   if (request.request.sampling.logprobs) event.logprob = {token.token_id, token.logprob, std::move(token.top)};
   event.finish = request.FinishAfter(continuation, token.token_id);
   // With the first token too: a reader may stop before the last.
@@ -154,10 +158,8 @@ void StepLoop::Append(Continuation& continuation, sample::SampledToken token) {
   if (finished) Finish(continuation);
 }
 
-std::optional<absl::Duration> StepLoop::NoteTime(Continuation& continuation) {
-  const absl::Time now = clock_.Now();
+std::optional<absl::Duration> StepLoop::NoteTime(Continuation& continuation, absl::Time now) {
   const absl::Time last = std::exchange(continuation.last_token_time, now);
-  metrics_->Generated();
   if (continuation.first_token_time) return now - last;
   continuation.first_token_time = now;
   const int64_t cached = continuation.cached_tokens.value_or(0);
