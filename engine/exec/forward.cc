@@ -189,14 +189,20 @@ absl::Time Forward::Due() const {
 
 bool Forward::AllLost() const {
   if (reads_.empty()) return false;
-  std::vector<bool> lost(reads_.size(), false);
-  for (const size_t i : checked_) lost[i] = !reads_[i].view.Holds();
+  std::vector<bool> lost;  // none of them: empty
+  const auto note = [&](size_t i) {
+    lost.resize(reads_.size());
+    lost[i] = true;
+  };
+  for (const size_t i : checked_) {
+    if (!reads_[i].view.Holds()) note(i);
+  }
   if (!streamed_.empty()) {
     for (const kv::LeaseId lease : leases_->streamer->Lost()) {
-      lost[std::find(lease_ids_.begin(), lease_ids_.end(), lease) - lease_ids_.begin()] = true;
+      note(std::find(lease_ids_.begin(), lease_ids_.end(), lease) - lease_ids_.begin());
     }
   }
-  if (std::find(lost.begin(), lost.end(), true) == lost.end()) return false;
+  if (lost.empty()) return false;
   size_t num_lost = 0;
   std::optional<size_t> last;  // readings are in the order of their sequences
   for (const Reading& reading : readings_) {
