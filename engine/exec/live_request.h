@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <typeinfo>
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
@@ -43,9 +44,8 @@ struct Continuation final : sched::Sequence {
 
 /// Ends the process where it is something else.
 inline Continuation& AsContinuation(sched::Sequence& sequence) {
-  auto* continuation = dynamic_cast<Continuation*>(&sequence);
-  CHECK(continuation != nullptr) << "sequence " << sequence.id << " is no continuation";
-  return *continuation;
+  CHECK(typeid(sequence) == typeid(Continuation)) << "sequence " << sequence.id << " is no continuation";
+  return static_cast<Continuation&>(sequence);  // it is final, so that it is exactly that
 }
 
 /// Thread-safety: none; handed to the loop whole. Ownership: owns sink and continuations.
