@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "absl/container/flat_hash_set.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
 
@@ -235,7 +236,7 @@ int64_t PrefixTree::Remove(Node& node) {
   parent.children.Remove(top);
   uint64_t last_use = 0;
   int64_t removed = 0;
-  std::vector<Node*> open = {top};
+  absl::InlinedVector<Node*, 8> open = {top};  // mostly a leaf alone
   while (!open.empty()) {
     Node& gone = *open.back();
     open.pop_back();
