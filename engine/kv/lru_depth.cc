@@ -54,7 +54,6 @@ void LruDepth::Erase(int32_t slot) {
 
 // The live ones move together, to the front.
 void LruDepth::Renumber() {
-  std::fill(counts_.begin(), counts_.end(), 0);
   next_ = oldest_ = 0;
   for (size_t slot = 0; slot < keys_.size(); ++slot) {
     if (!live_[slot]) continue;
@@ -63,7 +62,10 @@ void LruDepth::Renumber() {
     live_[next_] = true;
     notes_[next_] = notes_[slot];
     slots_[keys_[next_]] = next_;
-    Count(next_++, 1);
+    ++next_;
+  }
+  for (int32_t i = 1; i < static_cast<int32_t>(counts_.size()); ++i) {
+    counts_[i] = std::max(0, std::min(i, next_) - (i - (i & -i)));  // of the slots from i - (i & -i) to i - 1
   }
 }
 
