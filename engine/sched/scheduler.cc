@@ -109,6 +109,7 @@ void Scheduler::WaitAgain(Sequence* sequence) {
 
 StepPlan Scheduler::Plan() {
   Step step{.plan = {}, .budget_tokens = options_.max_num_batched_tokens};
+  step.plan.chunks.reserve(running_.size());
   for (Sequence* sequence : running_) {
     AttachMore(*sequence);
     cache_->NoteWish(BlocksOf(*sequence));  // leases that it was admitted with may have gone since
