@@ -206,7 +206,6 @@ Borrowing::Stake StepLoop::StakeOf(const sched::StepPlan& plan) const {
 }
 
 void StepLoop::RunStep(const sched::StepPlan& plan) {
-  const absl::Time begin = clock_.Now();
   held_back_.End();
   kept_.clear();
   absl::StatusOr<Forward::Outcome> outcome = forward_.Run(MayCutShort());
@@ -220,13 +219,12 @@ void StepLoop::RunStep(const sched::StepPlan& plan) {
     return;
   }
   ++steps_;
-  meter_.Computed(
+  const absl::Duration time = meter_.Computed(
       plan,
       {.in_place_bytes = forward_.in_place_bytes(), .cut_short = outcome->cut_short, .goes_on = outcome->goes_on});
   if (!outcome->cut_short || !outcome->lost.empty()) scheduler_.NoteComputed(plan);
   if (sharing_) sharing_->borrowing().EndReads(outcome->lost);
   cut_short_in_a_row_ = outcome->cut_short ? cut_short_in_a_row_ + 1 : 0;
-  step_time_ = clock_.Now() - begin + (outcome->goes_on ? step_time_ : absl::ZeroDuration());
   AdaptTokensOnLeases(plan, *outcome);
   if (outcome->is_kept) {
     for (const sched::Chunk& chunk : plan.chunks) {
@@ -235,9 +233,9 @@ void StepLoop::RunStep(const sched::StepPlan& plan) {
   }
   if (outcome->cut_short) return;
   if (forward_.leases_read().empty()) {
-    pace_.Note(LoadOf(plan), step_time_);
+    pace_.Note(LoadOf(plan), time);
   } else {
-    pace_on_leases_.NoteOnLeases(LoadOf(plan), step_time_, pace_);
+    pace_on_leases_.NoteOnLeases(LoadOf(plan), time, pace_);
   }
   scheduler_.Commit(plan);
   TakeTokens(plan, std::move(outcome->tokens));

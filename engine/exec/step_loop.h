@@ -160,7 +160,6 @@ class StepLoop {
   std::vector<sched::ChunkOnce> kept_;  // of a step that was cut short and is to go on; else empty
   int64_t cut_short_in_a_row_ = 0;
   bool kept_for_leases_ = false;  // a step was cut short for what it reads, and is to go on
-  absl::Duration step_time_;      // of the latest step, with all of it that was cut short
   LimitedWait held_back_;         // steps, for blocks that are being saved
   int64_t tokens_on_leases_;      // of a step that reads any, at most: fewer after steps that were cut short
   Outbox outbox_;

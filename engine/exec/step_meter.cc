@@ -34,7 +34,7 @@ void StepMeter::Begin() {
   before_ = ReadMoved();
 }
 
-void StepMeter::Computed(const sched::StepPlan& plan, const Outcome& outcome) {
+absl::Duration StepMeter::Computed(const sched::StepPlan& plan, const Outcome& outcome) {
   computed_ = clock_.Now();
   const Moved after = ReadMoved();
   const bool streamed = streamer_ != nullptr && !streamer_->empty();
@@ -44,8 +44,10 @@ void StepMeter::Computed(const sched::StepPlan& plan, const Outcome& outcome) {
   outcome.cut_short ? metrics_.CutShort() : metrics_.Computed(step_time_, plan);
   ChargePrefills(plan, after);
   const bool whole = !outcome.cut_short && !outcome.goes_on;
-  if (transport_ == nullptr || !whole || streamed || outcome.in_place_bytes > 0) return;
-  if (after.transport.stored_bytes == before_.transport.stored_bytes) NoteInterference(plan, after);
+  const bool reads = streamed || outcome.in_place_bytes > 0;
+  const bool is_like_others = transport_ != nullptr && whole && !reads;
+  if (is_like_others && after.transport.stored_bytes == before_.transport.stored_bytes) NoteInterference(plan, after);
+  return step_time_;
 }
 
 void StepMeter::ChargePrefills(const sched::StepPlan& plan, const Moved& after) {

@@ -49,8 +49,9 @@ class StepMeter {
       : clock_(clock), metrics_(*metrics), transport_(transport), streamer_(streamer) {}
 
   void Begin();
-  /// The forward pass of the plan has ended. Before its sequences change.
-  void Computed(const sched::StepPlan& plan, const Outcome& outcome);
+  /// The forward pass of the plan has ended. Before its sequences change. Returns what the step has taken, with the parts
+  /// before it that it goes on from.
+  absl::Duration Computed(const sched::StepPlan& plan, const Outcome& outcome);
   /// The ratio of interference, as of now, into the metrics: before they are read. Any thread.
   void Publish() ABSL_LOCKS_EXCLUDED(mutex_);
   /// In the step that computed it.
