@@ -82,7 +82,13 @@ class EngineImpl final : public Engine, private LoopObserver {
     load.progress = loop_.progress();
     return load;
   }
-  void UpdateMetrics() override { loop_.UpdateMetrics(); }
+  void UpdateMetrics() override {
+    {
+      TimedMutexLock lock(&mutex_);
+      metrics_.SetLoad(LoadLocked());
+    }
+    loop_.UpdateMetrics();
+  }
   int64_t max_model_len_tokens() const override { return limits_.max_model_len_tokens; }
   void Drain(absl::Time deadline) override;
   void ShutDown(absl::Time deadline) override;
@@ -157,7 +163,6 @@ absl::Status EngineImpl::Enqueue(Request request, const absl::Status& in_time, s
   live_ids_.insert(live->request.request_id);
   mailbox_.Push(std::move(live));
   ++not_started_;
-  metrics_.SetLoad(LoadLocked());
   return absl::OkStatus();
 }
 
@@ -208,7 +213,6 @@ void EngineImpl::BeforeDone(const LiveRequest& request) {
 void EngineImpl::OnLoad(const EngineLoad& load) {
   TimedMutexLock lock(&mutex_);
   load_ = load;
-  metrics_.SetLoad(LoadLocked());
 }
 
 void EngineImpl::OnDeviceLost(const absl::Status& why) {

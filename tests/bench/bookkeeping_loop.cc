@@ -228,7 +228,7 @@ class LoopWorld final : private exec::LoopObserver {
   }
   void OnLoad(const exec::EngineLoad& load) override {
     absl::MutexLock lock(&mutex_);
-    metrics_.SetLoad(load);
+    load_ = load;
   }
   void Deliver(exec::OutboundBatch batch) override {
     generated_ += static_cast<int64_t>(batch.tokens.size());
@@ -249,6 +249,7 @@ class LoopWorld final : private exec::LoopObserver {
   std::atomic<uint64_t> word_{0};
   absl::Mutex mutex_;
   int64_t ended_ = 0, generated_ = 0;
+  exec::EngineLoad load_;
   int64_t next_request_ = 0;
   int32_t next_token_ = 0;
   std::unique_ptr<exec::StepLoop> loop_;
