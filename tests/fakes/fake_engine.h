@@ -97,6 +97,10 @@ class FakeEngine final : public exec::Engine {
     absl::MutexLock lock(&mutex_);
     return live_.size();
   }
+  bool is_live(const std::string& id) const {
+    absl::MutexLock lock(&mutex_);
+    return live_.contains(id);
+  }
   std::vector<absl::StatusCode> refusals() const {
     absl::MutexLock lock(&mutex_);
     return refusals_;
