@@ -341,7 +341,7 @@ TEST_F(HttpHostileTest, AClientThatHasReadEarlierAnswersIsCutAsSoon) {
 
 TEST_F(HttpHostileTest, AClientThatReadsOnHoweverSlowlyIsNotCut) {
   constexpr size_t kBytes = 64 << 20;
-  StartServer({.stall_timeout = absl::Seconds(1)});
+  StartServer({.stall_timeout = absl::Seconds(2)});
   RawHttpClient client(server_->address());
   client.SendRequest("POST", "/held", "", "Connection: close\r\n");
   auto answer = held_.Get(0);
@@ -349,9 +349,9 @@ TEST_F(HttpHostileTest, AClientThatReadsOnHoweverSlowlyIsNotCut) {
   answer->Send(200, "text/plain", std::string(kBytes, 'x'), {});
   std::string block(1 << 20, ' ');
   size_t read = 0;
-  for (const absl::Time end = absl::Now() + absl::Seconds(2.5); absl::Now() < end;) {
+  for (const absl::Time end = absl::Now() + absl::Seconds(4.5); absl::Now() < end;) {
     read += static_cast<size_t>(recv(client.fd(), block.data(), block.size(), MSG_WAITALL));
-    absl::SleepFor(absl::Milliseconds(80));
+    absl::SleepFor(absl::Milliseconds(160));
   }
   ASSERT_LT(read, kBytes);
   EXPECT_GT(read + client.ReadAll().size(), kBytes);
