@@ -138,9 +138,14 @@ TEST_F(GenerateDoorOneThreadTest, WhatIsCancelledWhileItWaitsIsNotTurnedIntoText
   ASSERT_TRUE(call != nullptr && call->WaitCancelled());
   v1::ListModelsResponse models;
   EXPECT_TRUE(stub_->ListModels(&list_context, {}, &models).ok());
+  absl::SleepFor(absl::Milliseconds(100));  // each call's context hears of it by itself, and nothing tells when
   done_.Notify();
   EXPECT_EQ(End(first), absl::OutOfRangeError("too long"));
-  EXPECT_EQ(End(Send(kLongBytes)), absl::OutOfRangeError("too long")) << "behind it on the one thread";
+  absl::Status behind_it;  // on the one thread
+  do {
+    behind_it = End(Send(kLongBytes));
+  } while (absl::IsResourceExhausted(behind_it));  // what has ended takes its bytes for a moment longer
+  EXPECT_EQ(behind_it, absl::OutOfRangeError("too long"));
   EXPECT_EQ(relay_.detokenized, 0);
   call->End();
   EXPECT_TRUE(absl::IsCancelled(End(behind)));
