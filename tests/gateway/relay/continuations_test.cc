@@ -13,13 +13,20 @@ using fakes::FakeCall;
 using fleet::FinishReason;
 using ::testing::ElementsAre;
 
-class ContinuationsTest : public RelayFixture {};
+class ContinuationsTest : public RelayFixture {
+ protected:
+  ContinuationsTest() { Serve({"a"}); }
+  // Two continuations, each of which ends at "STOP".
+  static relay::GenerateRequest TwoThatStop() {
+    relay::GenerateRequest request = Prompt("x");
+    request.sampling.n = 2;
+    request.sampling.stop = {"STOP"};
+    return request;
+  }
+};
 
 TEST_F(ContinuationsTest, SeveralContinuationsEndOnTheirOwn) {
-  Serve({"a"});
-  relay::GenerateRequest request = Prompt("x");
-  request.sampling.n = 2;
-  request.sampling.stop = {"STOP"};
+  const relay::GenerateRequest request = TwoThatStop();
   // Index 1 ended here, index 0 at the engine, which would go on with index 1.
   engines_["a"].SetScript([](FakeCall& call) {
     call.SendText("left", 0);
@@ -37,10 +44,7 @@ TEST_F(ContinuationsTest, SeveralContinuationsEndOnTheirOwn) {
 }
 
 TEST_F(ContinuationsTest, AContinuationThatAStopStringEndsIsCancelledAloneWhileAnotherGoesOn) {
-  Serve({"a"});
-  relay::GenerateRequest request = Prompt("x");
-  request.sampling.n = 2;
-  request.sampling.stop = {"STOP"};
+  const relay::GenerateRequest request = TwoThatStop();
   bool cancelled = true;
   engines_["a"].SetScript([&](FakeCall& call) {
     call.SendText("left STOP", 0);
@@ -63,10 +67,7 @@ TEST_F(ContinuationsTest, AContinuationThatAStopStringEndsIsCancelledAloneWhileA
 }
 
 TEST_F(ContinuationsTest, OneThatEndsBeforeTheEnginesCallIsThereIsCancelledThen) {
-  Serve({"a"});
-  relay::GenerateRequest request = Prompt("x");
-  request.sampling.n = 2;
-  request.sampling.stop = {"STOP"};
+  const relay::GenerateRequest request = TwoThatStop();
   absl::Notification ended;
   engines_["a"].before_handle = [&] { ended.WaitForNotification(); };
   engines_["a"].SetScript([&](FakeCall& call) {
