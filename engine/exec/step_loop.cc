@@ -142,8 +142,11 @@ bool StepLoop::Step() {
                                               PaceOnLeases().PromptTokensWithin(options_.target_itl));
   }
   if (sharing_) {
-    const bool measures = cache_.leased_in().used > 0 && pace_on_leases_.MeasuresNext(TimeOnLeases());
-    scheduler_.LimitTokensTouchingRegions(measures ? std::min(kLeastOnLeases, TokensOnLeases()) : TokensOnLeases());
+    int64_t tokens = TokensOnLeases();
+    if (cache_.leased_in().used > 0 && pace_on_leases_.MeasuresNext(TimeOnLeases())) {
+      tokens = std::min(tokens, kLeastOnLeases);
+    }
+    scheduler_.LimitTokensTouchingRegions(tokens);
   }
   const sched::StepPlan plan = Plan();
   NoteStarts(plan);
