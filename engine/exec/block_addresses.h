@@ -16,9 +16,9 @@
 
 namespace swiftcache::engine::exec {
 
-/// As kv::LeasedCount, with places, counts by lease, and addresses in the order of the blocks. A step of a long sequence costs the blocks that came or changed places since
-/// the last one, and not all of them. Thread-safety: none. Ownership: a value, and what it was made from need not
-/// outlive it. Errors: none.
+/// As kv::LeasedCount, with places, counts by lease, and addresses in the order of the blocks. A step of a long sequence
+/// costs the blocks that came or changed places since the last one, and not all of them. Thread-safety: none. Ownership: a
+/// value, and what it was made from need not outlive it. Errors: none.
 class BlockAddresses {
  public:
   /// Brings everything up to date. REQUIRES: what `address_of` says of a place is the same each time.
