@@ -94,6 +94,7 @@ class Borrowing:
 
 
 LEAST_ASKED = 2  # requests to the borrower in a window: one may be its last alone
+MOST_ANSWERS = 60  # of the donor in a window, however long no lease is taken back
 
 
 def slow_downs(bench, rounds):
@@ -111,8 +112,11 @@ def slow_downs(bench, rounds):
                 time.sleep(0.5)
                 prompts = [bench.tokens(128) for _ in range(6)]
                 if side is leased:
+                    taken = len(revoker.revoked)
                     with revoker:
                         answers = [side.ask(prompt, 24, model="donor0") for prompt in prompts]
+                        while len(revoker.revoked) == taken and len(answers) < MOST_ANSWERS:
+                            answers.append(side.ask(bench.tokens(128), 24, model="donor0"))
                 else:
                     answers = [side.ask(prompt, 24, model="donor0") for prompt in prompts]
             asked[side.name].append(borrower.result())
