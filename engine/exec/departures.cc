@@ -22,7 +22,7 @@ constexpr int64_t kDrainBatch = 8;  // moves planned before the clock is read ag
 constexpr int64_t kDrainBatchBytes = kMiB;
 // So many are on their way out of leases at once: where the time is up, these still are.
 constexpr int64_t kSavedAtOnceBytes = 8 * kMiB;
-constexpr int kSpareDivisor = 4;  // this part more room than its blocks need: spills go there too
+constexpr int kSpareDivisor = 4;  // this part more room than its blocks need: what is computed meanwhile goes there too
 
 }  // namespace
 
@@ -58,7 +58,7 @@ void Departures::NoRoom() {
 }
 
 // What lies in leases of one donor goes to those of others. Each that leaves waits for room for all that leaves its
-// donor, since that will all go.
+// donor, since that will all go, and for the spills, which go there first.
 void Departures::EmptyThoseThatCan() {
   homeless_blocks_ = 0;
   if (departing_.empty()) return;
@@ -66,7 +66,7 @@ void Departures::EmptyThoseThatCan() {
   if (now >= NextSlice()) slice_until_ = now + kIdleSlice;
   const auto waits = [this](kv::RegionId departing) { return parts_.regions->at(departing).departure.waiting(); };
   if (std::none_of(departing_.begin(), departing_.end(), waits)) return;
-  int64_t room = 0;
+  int64_t room = -std::max<int64_t>(0, parts_.cache->SpillsWanted());
   absl::flat_hash_map<std::string, int64_t> room_at, blocks_at;
   for (const auto& [id, region] : *parts_.regions) {
     const kv::PlaceCounts counts = parts_.cache->region(id);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What comes home while its lease is lost.
+// What moves while leases leave, and what comes home while its lease is lost.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -71,6 +71,33 @@ TEST(SharingMovesTest, WhatComesHomeBehindAStepHidesNoLossOfIt) {
   EXPECT_EQ(harness.transport().loads_under_way(), 0) << "the third lease moves";
   harness.RunAll();
   ExpectRight(harness, *recording, "");
+}
+
+// Own memory is fuller than its watermark, and the lease is full. What is spilled first takes room that the lease's blocks
+// would need.
+TEST(SharingMovesTest, ALeaseInNoHurryWaitsForRoomForTheSpillsToo) {
+  constexpr int64_t kNext = kLease + 1, kMore = kLease + 2, kBlocks = 12;
+  constexpr unsigned kConversations = 5;
+  SharingHarness harness({.num_blocks = 40, .stream = StreamMode::kInPlace});
+  harness.Converse(kConversations, kOutputTokens);
+  harness.coordinator().OnLeaseResponse(coordinator::LeaseResponse{.lendable_bytes = 1000 * harness.block_bytes()});
+  harness.AwaitCoordinator();
+  harness.Borrow(kLease, kBlocks);
+  harness.Settle();
+  ASSERT_EQ(harness.load().kv_blocks_leased_in_used, kBlocks);
+  harness.coordinator().OnRevoked(kv::LeaseId(kLease), absl::Seconds(10));
+  ASSERT_TRUE(harness.heard().WaitFor(absl::StrCat("Drain ", kLease)));
+  harness.Borrow(kNext, kBlocks * 5 / 4);
+  harness.Settle();
+  EXPECT_EQ(harness.load().kv_blocks_leased_in, kBlocks + kBlocks * 5 / 4) << "it waits";
+  harness.Borrow(kMore, kBlocks);
+  ASSERT_TRUE(harness.PumpUntil([&] { return harness.load().kv_blocks_leased_in == kBlocks * 5 / 4 + kBlocks; }));
+  for (unsigned seed = 1; seed <= kConversations; ++seed) {
+    const auto recording = harness.Add(harness.Prompt(seed), 1);
+    harness.RunAll();
+    const Usage usage = *recording->output().usage;
+    EXPECT_EQ(usage.cached_local_tokens + usage.cached_donor_tokens, 20) << seed << ": all but the last block";
+  }
 }
 
 }  // namespace
