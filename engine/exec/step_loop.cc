@@ -22,7 +22,7 @@ constexpr int kLayerDivisor = 8;
 // What reads leases is half as long after each step that was cut short (once it has ended, if it goes on), and twice after
 // each that was not: then most steps fit between two revocations, and the one that runs to its end whatever happens is
 // short.
-constexpr int64_t kLeastOnLeases = sched::StepPace::kLeastTokens;
+constexpr int64_t kLeastOnLeases = sched::StepTimes::kLeastTokens;
 // Nothing wakes a loop whose plan was empty because memory is on its way, if that way ends in silence.
 constexpr absl::Duration kPatience = absl::Milliseconds(20);
 
@@ -31,8 +31,8 @@ int64_t MaxOnLeases(const EngineOptions& options) {
   return options.max_tokens_on_leases > 0 ? std::min(options.max_tokens_on_leases, most) : most;
 }
 
-sched::StepPace::Load LoadOf(const sched::StepPlan& plan) {
-  sched::StepPace::Load load;
+sched::StepLoad LoadOf(const sched::StepPlan& plan) {
+  sched::StepLoad load;
   for (const sched::Chunk& chunk : plan.chunks) {
     chunk.num_tokens == 1 ? ++load.decodes : load.prompt_tokens += chunk.num_tokens;
   }
@@ -138,12 +138,12 @@ bool StepLoop::Step() {
     EndStarved();
   }
   if (options_.target_itl > absl::ZeroDuration()) {
-    scheduler_.LimitPromptTokensBesideDecodes(pace_.PromptTokensWithin(options_.target_itl),
-                                              PaceOnLeases().PromptTokensWithin(options_.target_itl));
+    scheduler_.LimitPromptTokensBesideDecodes(pace_.times().PromptTokensWithin(options_.target_itl),
+                                              leased_pace_.times().PromptTokensWithin(options_.target_itl));
   }
   if (sharing_) {
     int64_t tokens = TokensOnLeases();
-    if (cache_.leased_in().used > 0 && pace_on_leases_.MeasuresNext(TimeOnLeases())) {
+    if (cache_.leased_in().used > 0 && leased_pace_.MeasuresNext(TimeOnLeases())) {
       tokens = std::min(tokens, kLeastOnLeases);
     }
     scheduler_.LimitTokensTouchingRegions(tokens);
@@ -200,11 +200,11 @@ bool StepLoop::MayCutShort() const {
 Borrowing::Stake StepLoop::StakeOf(const sched::StepPlan& plan) const {
   if (!MayCutShort()) return {.tokens = std::numeric_limits<int64_t>::max()};
   const bool reads = !forward_.leases_read().empty();
-  sched::StepPace::Load load = LoadOf(plan);
+  sched::StepLoad load = LoadOf(plan);
   if (reads) load.decodes = std::max<int64_t>(load.decodes, 1);  // reading takes its time without any, too
-  const sched::StepPace& pace = reads ? PaceOnLeases() : pace_;
-  const bool in_time = pace.TimeOf(load) <= options_.revoke_deadline * layout_.num_layers;
-  return {.tokens = forward_.would_be_kept() && in_time ? 0 : pace.InPromptTokens(load),
+  const sched::StepTimes& times = reads ? leased_pace_.times() : pace_.times();
+  const bool in_time = times.Of(load) <= options_.revoke_deadline * layout_.num_layers;
+  return {.tokens = forward_.would_be_kept() && in_time ? 0 : times.InPromptTokens(load),
           .leaves_out_readers = plan.leaves_out_readers};
 }
 
@@ -238,7 +238,7 @@ void StepLoop::RunStep(const sched::StepPlan& plan) {
   if (forward_.leases_read().empty()) {
     pace_.Note(LoadOf(plan), time);
   } else {
-    pace_on_leases_.NoteOnLeases(LoadOf(plan), time, pace_);
+    leased_pace_.Note(LoadOf(plan), time);
   }
   scheduler_.Commit(plan);
   TakeTokens(plan, std::move(outcome->tokens));
@@ -259,7 +259,7 @@ void StepLoop::AdaptTokensOnLeases(const sched::StepPlan& plan, const Forward::O
 
 // So many that a layer of the step takes its part of the deadline, as far as one can tell.
 int64_t StepLoop::TokensOnLeases() const {
-  return std::min(tokens_on_leases_, scheduler_.num_running() + PaceOnLeases().PromptTokensOnLeases(TimeOnLeases()));
+  return std::min(tokens_on_leases_, scheduler_.num_running() + leased_pace_.PromptTokensAbout(TimeOnLeases()));
 }
 
 absl::Duration StepLoop::TimeOnLeases() const { return options_.revoke_deadline / kLayerDivisor * layout_.num_layers; }

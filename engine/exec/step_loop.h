@@ -34,6 +34,7 @@
 #include "engine/exec/urgency.h"
 #include "engine/kv/kv_cache.h"
 #include "engine/models/model.h"
+#include "engine/sched/leased_pace.h"
 #include "engine/sched/scheduler.h"
 #include "engine/sched/step_pace.h"
 
@@ -116,7 +117,6 @@ class StepLoop {
   void AdaptTokensOnLeases(const sched::StepPlan& plan, const Forward::Outcome& outcome);
   int64_t TokensOnLeases() const;
   absl::Duration TimeOnLeases() const;
-  const sched::StepPace& PaceOnLeases() const { return pace_on_leases_.knows_prompts() ? pace_on_leases_ : pace_; }
   void TakeTokens(const sched::StepPlan& plan, std::vector<backend::Sampled> tokens);
   void AdmitParked();
   void EndStarved();
@@ -154,8 +154,9 @@ class StepLoop {
   const DecodeBound decode_bound_;
   Forward forward_;
   StepMeter meter_;
-  sched::StepPace pace_, pace_on_leases_;  // of steps that read leases
-  LiveRequests live_;                      // after cache_: holds its blocks
+  sched::StepPace pace_;  // of steps that read no leases
+  sched::LeasedPace leased_pace_{pace_};
+  LiveRequests live_;  // after cache_: holds its blocks
   Starvation starvation_;
   std::vector<sched::ChunkOnce> kept_;  // of a step that was cut short and is to go on; else empty
   int64_t cut_short_in_a_row_ = 0;
