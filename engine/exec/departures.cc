@@ -3,8 +3,9 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
-#include "absl/container/flat_hash_map.h"
+#include "absl/container/btree_map.h"
 #include "common/base/units.h"
 #include "common/log/log.h"
 
@@ -50,7 +51,8 @@ void Departures::Begin(const DrainMessage& message) {
   if (!departure.given_back() && now - idle_moves_until_ > kBetweenDrains) {
     idle_moves_until_ = now + (message.until - now) / kIdleDivisor;
   }
-  StartDraining(*region);
+  parts_.cache->RegionDraining(region->region);
+  GoOnDraining(*region);
 }
 
 void Departures::NoRoom() {
@@ -58,41 +60,38 @@ void Departures::NoRoom() {
 }
 
 // What lies in leases of one donor goes to those of others. Each that leaves waits for room for all that leaves its
-// donor, since that will all go, and for the spills, which go there first.
+// donor, since that will all go; what others that leave have still to move, and spills, have their room first.
 void Departures::EmptyThoseThatCan() {
   homeless_blocks_ = 0;
   if (departing_.empty()) return;
   const absl::Time now = parts_.clock->Now();
   if (now >= NextSlice()) slice_until_ = now + kIdleSlice;
-  const auto waits = [this](kv::RegionId departing) { return parts_.regions->at(departing).departure.waiting(); };
-  if (std::none_of(departing_.begin(), departing_.end(), waits)) return;
-  int64_t room = -std::max<int64_t>(0, parts_.cache->SpillsWanted());
-  absl::flat_hash_map<std::string, int64_t> room_at, blocks_at;
+  absl::btree_map<std::string, int64_t> waiting;  // blocks, and some to spare, by donor
+  int64_t promised = 0;
+  for (const kv::RegionId departing : departing_) {
+    const LeasedRegion& region = parts_.regions->at(departing);
+    const kv::PlaceCounts counts = parts_.cache->region(departing);
+    const int64_t blocks = counts.used + counts.cached;
+    if (region.departure.waiting()) waiting[region.donor] += blocks + blocks / kSpareDivisor;
+    if (region.departure.emptying()) promised += blocks - parts_.cache->num_moves_from(departing);
+  }
+  if (waiting.empty()) return;
+  int64_t room = parts_.cache->RoomAtHome() - promised;
   for (const auto& [id, region] : *parts_.regions) {
-    const kv::PlaceCounts counts = parts_.cache->region(id);
-    if (region.departure.waiting()) {
-      blocks_at[region.donor] += counts.used + counts.cached;
-    } else if (region.departure.in_use()) {
-      room += counts.free;
-      room_at[region.donor] += counts.free;
-    }
+    if (region.departure.in_use() && !waiting.contains(region.donor)) room += parts_.cache->region(id).free;
   }
-  for (auto& [donor, blocks] : blocks_at) {
-    blocks = std::max<int64_t>(0, blocks + blocks / kSpareDivisor - (room - room_at[donor]));
-    homeless_blocks_ += blocks;
+  for (auto& [donor, blocks] : waiting) {
+    if (blocks == 0 || blocks <= room) room -= std::exchange(blocks, 0);
   }
+  for (const auto& [donor, blocks] : waiting) homeless_blocks_ += blocks;
+  if (homeless_blocks_ > 0) homeless_blocks_ = std::max<int64_t>(0, homeless_blocks_ - room);
   for (const kv::RegionId departing : departing_) {
     LeasedRegion& region = parts_.regions->at(departing);
     if (!region.departure.waiting()) continue;
-    if (blocks_at[region.donor] > 0 && now < region.departure.leaves_at()) continue;
+    if (waiting[region.donor] > 0 && now < region.departure.leaves_at()) continue;
     region.departure.Empty();
-    StartDraining(region);
+    parts_.cache->RegionDraining(departing, /*attachable=*/true);
   }
-}
-
-void Departures::StartDraining(LeasedRegion& region) {
-  parts_.cache->RegionDraining(region.region, /*attachable=*/region.departure.emptying());
-  GoOnDraining(region);
 }
 
 void Departures::Drain(LeasedRegion& region) {

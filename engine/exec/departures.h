@@ -66,7 +66,7 @@ class Departures {
   bool saves_blocks() const;
   /// A lease is on its way out.
   bool any() const { return !departing_.empty(); }
-  /// Of leases that wait for room elsewhere, what has none.
+  /// Of leases that wait for room elsewhere, what has none, with the quarter more that each donor's blocks wait for.
   int64_t homeless_blocks() const { return homeless_blocks_; }
   /// When Finish has something to do without a message.
   absl::Time next_change() const;
@@ -78,7 +78,6 @@ class Departures {
   absl::Time NextSlice() const { return slice_until_ + kIdleSlice; }
 
   void EmptyThoseThatCan();
-  void StartDraining(LeasedRegion& region);
   void Drain(LeasedRegion& region);
   void GoOnDraining(LeasedRegion& region);
   bool MaySaveMore() const;

@@ -318,6 +318,11 @@ int64_t KvCache::SpillsWanted() const {
   return std::max(watermark() - pool_.local().free, spill_wish_) - pool_.num_outbound_moves();
 }
 
+int64_t KvCache::RoomAtHome() const {
+  const int64_t spills = std::min(SpillsWanted(), pool_.num_spillable());
+  return spills > 0 ? -spills : std::max<int64_t>(0, pool_.local().free - watermark());
+}
+
 // Half a watermark above the one that spills, so that blocks do not go to and fro.
 int64_t KvCache::PromotionsWanted() const {
   if (spill_wish_ > 0 || pool_.num_lent() > 0 || pool_.live().used == 0) return 0;

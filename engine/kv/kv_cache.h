@@ -95,7 +95,7 @@ class KvCache final : public SequenceBlocks, public Tiers, public LendableBlocks
   Readers ReadersOf(RegionId region) const override;
   int64_t DropRegion(RegionId region) override;
   std::vector<Move> TakeMoves(int64_t max_spills, int64_t max_promotions) override;
-  int64_t SpillsWanted() const override;
+  int64_t RoomAtHome() const override;
   bool FinishMove(const Move& move) override;
   void AbortMove(const Move& move) override;
   int64_t TakeLeaseWish(int64_t margin) override;
@@ -152,6 +152,7 @@ class KvCache final : public SequenceBlocks, public Tiers, public LendableBlocks
   Growth MakeFreeAcrossTiers(int64_t count, int64_t wish);
   int64_t EvictForSpills(int64_t places);
   void EvictForWatermark();
+  int64_t SpillsWanted() const;
   int64_t PromotionsWanted() const;
   void CountEvicted(bool for_loan = false);
   int64_t NoteGone(ReuseMeter::Gone why);

@@ -58,8 +58,9 @@ class Tiers {
   /// source's bytes do not change until then. If copies to a region fail, call RegionDraining before the next
   /// TakeMoves.
   virtual std::vector<Move> TakeMoves(int64_t max_spills, int64_t max_promotions) = 0;
-  /// How many more blocks would be spilled now if there were room for all. 0 and below: none.
-  virtual int64_t SpillsWanted() const = 0;
+  /// Own places for blocks that leave a lease and are idle: those above the watermark. Below 0: so many blocks will be
+  /// spilled first if there is room for them in leases.
+  virtual int64_t RoomAtHome() const = 0;
   /// The bytes have arrived (and, from a lease, they were good). False: the block stayed where it was.
   virtual bool FinishMove(const Move& move) = 0;
   virtual void AbortMove(const Move& move) = 0;

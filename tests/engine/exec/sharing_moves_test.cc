@@ -73,6 +73,14 @@ TEST(SharingMovesTest, WhatComesHomeBehindAStepHidesNoLossOfIt) {
   ExpectRight(harness, *recording, "");
 }
 
+// Of a conversation of Converse, all that a prompt can find: the last block has the token whose successor is wanted.
+bool IsCached(SharingHarness& harness, unsigned seed) {
+  const auto recording = harness.Add(harness.Prompt(seed), 1);
+  harness.RunAll();
+  const Usage usage = *recording->output().usage;
+  return usage.cached_local_tokens + usage.cached_donor_tokens == 20;
+}
+
 // Own memory is fuller than its watermark, and the lease is full. What is spilled first takes room that the lease's blocks
 // would need.
 TEST(SharingMovesTest, ALeaseInNoHurryWaitsForRoomForTheSpillsToo) {
@@ -92,12 +100,28 @@ TEST(SharingMovesTest, ALeaseInNoHurryWaitsForRoomForTheSpillsToo) {
   EXPECT_EQ(harness.load().kv_blocks_leased_in, kBlocks + kBlocks * 5 / 4) << "it waits";
   harness.Borrow(kMore, kBlocks);
   ASSERT_TRUE(harness.PumpUntil([&] { return harness.load().kv_blocks_leased_in == kBlocks * 5 / 4 + kBlocks; }));
-  for (unsigned seed = 1; seed <= kConversations; ++seed) {
-    const auto recording = harness.Add(harness.Prompt(seed), 1);
-    harness.RunAll();
-    const Usage usage = *recording->output().usage;
-    EXPECT_EQ(usage.cached_local_tokens + usage.cached_donor_tokens, 20) << seed << ": all but the last block";
-  }
+  for (unsigned seed = 1; seed <= kConversations; ++seed) EXPECT_TRUE(IsCached(harness, seed)) << seed;
+}
+
+// There is room for one of them.
+TEST(SharingMovesTest, LeasesOfTwoDonorsThatLeaveAreNotPromisedTheSameRoom) {
+  constexpr int64_t kOther = kLease + 1, kNext = kLease + 2, kMore = kLease + 3, kBlocks = 12, kRoom = 20;
+  constexpr unsigned kConversations = 7;
+  SharingHarness harness({.num_blocks = 40, .stream = StreamMode::kInPlace});
+  harness.coordinator().OnLeaseResponse(coordinator::LeaseResponse{.lendable_bytes = 1000 * harness.block_bytes()});
+  harness.AwaitCoordinator();
+  for (const int64_t lease : {kLease, kOther}) harness.Borrow(lease, kBlocks);
+  harness.Converse(kConversations, kOutputTokens);
+  ASSERT_EQ(harness.load().kv_blocks_leased_in_used, 2 * kBlocks);
+  for (const int64_t lease : {kLease, kOther}) harness.coordinator().OnRevoked(kv::LeaseId(lease), absl::Seconds(10));
+  for (const int64_t lease : {kLease, kOther}) ASSERT_TRUE(harness.heard().WaitFor(absl::StrCat("Drain ", lease)));
+  harness.Borrow(kNext, kRoom);
+  ASSERT_TRUE(harness.PumpUntil([&] { return harness.load().kv_blocks_leased_in <= kBlocks + kRoom; }));
+  harness.Settle();
+  EXPECT_EQ(harness.load().kv_blocks_leased_in, kBlocks + kRoom) << "one waits";
+  harness.Borrow(kMore, kRoom);
+  ASSERT_TRUE(harness.PumpUntil([&] { return harness.load().kv_blocks_leased_in == 2 * kRoom; }));
+  for (unsigned seed = 1; seed <= kConversations; ++seed) EXPECT_TRUE(IsCached(harness, seed)) << seed;
 }
 
 }  // namespace
