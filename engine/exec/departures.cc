@@ -103,7 +103,11 @@ void Departures::Drain(LeasedRegion& region) {
     const int64_t most = idle ? std::min(batch, parts_.cache->WorthSaving(region.region)) : batch;
     const std::vector<Move> moves = parts_.cache->PlanDrain(region.region, most);
     region.has_more_to_move = !moves.empty();
-    if (moves.empty()) return departure.Emptied();
+    if (moves.empty()) {
+      // What is on its way may come back: where it went leaves itself.
+      if (parts_.cache->num_moves_from(region.region) == 0) departure.Emptied();
+      return;
+    }
     parts_.copies->Start(moves);
     NoteLost(parts_.copies->FinishFetches());
     if (departure.lost()) return;

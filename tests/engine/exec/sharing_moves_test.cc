@@ -124,5 +124,24 @@ TEST(SharingMovesTest, LeasesOfTwoDonorsThatLeaveAreNotPromisedTheSameRoom) {
   for (unsigned seed = 1; seed <= kConversations; ++seed) EXPECT_TRUE(IsCached(harness, seed)) << seed;
 }
 
+TEST(SharingMovesTest, WhatComesBackSinceItsNewLeaseIsLostLeavesForAnother) {
+  constexpr int64_t kNext = kLease + 1, kMore = kLease + 2, kBlocks = 12;
+  SharingHarness harness({.num_blocks = 40, .stream = StreamMode::kInPlace});
+  harness.Converse(5, kOutputTokens);
+  harness.Borrow(kLease, kBlocks);
+  harness.Settle();
+  for (const int64_t lease : {kNext, kMore}) harness.Borrow(lease, 2 * kBlocks);
+  harness.Settle();
+  const size_t stored = harness.transport().stores().size();
+  harness.coordinator().OnRevoked(kv::LeaseId(kLease), absl::Seconds(10));
+  ASSERT_TRUE(harness.heard().WaitFor(absl::StrCat("Drain ", kLease)));
+  harness.Pump();
+  harness.loop().ServeBetweenSteps();
+  ASSERT_EQ(harness.transport().stores().size(), stored + kBlocks) << "all are on their way";
+  harness.coordinator().OnDonorGone(kv::LeaseId(kNext));
+  ASSERT_TRUE(harness.PumpUntil([&] { return harness.load().kv_blocks_leased_in == 2 * kBlocks; }));
+  EXPECT_TRUE(IsCached(harness, 1));
+}
+
 }  // namespace
 }  // namespace swiftcache::engine::exec
