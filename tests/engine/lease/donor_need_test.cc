@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 
 #include "engine/lease/donor.h"
 #include "tests/engine/lease/donor_harness.h"
@@ -72,6 +73,14 @@ TEST(DonorNeedTest, ANeedWithoutAdviceTakesFirstFromWhoHasTheMost) {
   EXPECT_THAT(Take(donor), ElementsAre("revoke 3 in 50ms")) << "now that they have the same";
 }
 
+TEST(DonorNeedTest, WithinOneNeedTooWhoHasTheMostGivesNext) {
+  Donor donor = NewDonor();
+  for (const auto& [id, at] : {std::pair(1, 90), {2, 80}, {3, 60}}) Lend(donor, OfBorrower("rich", id, at));
+  for (const auto& [id, at] : {std::pair(4, 70), {5, 50}}) Lend(donor, OfBorrower("poor", id, at));
+  donor.NeedBack(11, kStart);
+  EXPECT_THAT(Take(donor), ElementsAre("revoke 3 in 50ms", "revoke 5 in 50ms"));
+}
+
 TEST(DonorNeedTest, WhoGivesNextDoesNotDependOnHowHotItSaysItsLeasesAre) {
   Donor donor = NewDonor();
   Lend(donor, OfBorrower("loud", 1, 70)), Lend(donor, OfBorrower("quiet", 2, 80));
@@ -106,7 +115,7 @@ TEST(DonorNeedTest, TheBrokerSaysHowMuchFromWhomAndHeatWhichLeases) {
 
 TEST(DonorNeedTest, NoMoreIsTakenThanWasAdvisedForAllTogether) {
   Donor donor = NewDonor();
-  Lease large = MakeLease(1, 40, /*num_blocks=*/40);
+  Lease large = MakeLease(1, 40, /*num_blocks=*/20);  // as much as both
   large.borrower_instance = "one";
   Lend(donor, large), Lend(donor, OfBorrower("one", 2, 80)), Lend(donor, OfBorrower("two", 3, 90));
   donor.Renewal(kv::LeaseId(1), 1, kStart);

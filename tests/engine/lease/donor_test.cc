@@ -174,6 +174,16 @@ TEST(DonorTest, AtTheDeadlineTheDonorFencesAlone) {
   EXPECT_THAT(Take(donor), ElementsAre("fence 1", "take 1 fenced", "FENCED 1"));
 }
 
+// Whose ttl is over may have renewed it by a message that waits.
+TEST(DonorTest, BetweenMessagesWhatIsOverdueIsFencedAndNothingElse) {
+  Donor donor = NewDonor();
+  Lend(donor, MakeLease(1, 90)), Lend(donor, MakeLease(2, 70));
+  donor.NeedBack(1, kStart + kTtl - kDeadline);
+  EXPECT_THAT(Take(donor), ElementsAre("revoke 2 in 50ms"));
+  donor.FenceOverdue(kStart + kTtl);
+  EXPECT_THAT(Take(donor), ElementsAre("fence 2", "take 2 fenced", "FENCED 2"));
+}
+
 TEST(DonorTest, ARenewalDoesNotPutARevocationOff) {
   Donor donor = RevokingDonor();
   donor.Renewal(kId, 0, kStart + kDeadline / 2);
