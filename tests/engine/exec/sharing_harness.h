@@ -93,8 +93,8 @@ class SharingHarness : private LoopObserver {
   std::function<void(int64_t layer)> during_products;
   /// What the model says of it.
   absl::Status step_status;
-  /// Called when a request has ended.
-  std::function<void(const LiveRequest& request)> on_ended;
+  /// Called when a request runs for the first time, and when it has ended.
+  std::function<void(const LiveRequest&request)> on_started, on_ended;
 
   /// A donor has granted so many blocks, which are not open yet.
   void Grant(int64_t id, int64_t blocks) {
@@ -264,7 +264,9 @@ class SharingHarness : private LoopObserver {
     const Clock& clock;
     mutable int64_t asked = 0;
   };
-  void OnStarted(const LiveRequest&) override {}
+  void OnStarted(const LiveRequest& request) override {
+    if (on_started) on_started(request);
+  }
   void OnEnded(const LiveRequest& request) override {
     if (on_ended) on_ended(request);
   }
