@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A prompt of seven times own memory while donors take their memory back, ten times a second and a hundred times, in
-// virtual time, also where steps outlast every deadline, or what is saved takes its time: it ends with its tokens or
-// with the one error, within the bound that Starvation states.
+// virtual time, also where little room is left or none, steps outlast every deadline, or what is saved takes its time:
+// it ends with its tokens or with the one error, within the bound that Starvation states. Where there is room, 95
+// of 100 revocations at least cost no token.
 //
 //   STORM_SEEDS=1000 engine_exec_storm_test
 #include <gmock/gmock.h>
@@ -36,21 +37,21 @@ struct Storm {
   absl::Duration token_time = absl::Milliseconds(8);  // so that the prompt takes as long as one of 7,000 does
   absl::Duration store_time = absl::ZeroDuration();
   uint64_t seeds = 50;
-
-  // Three steps in a row may compute the same: two that are cut short, and one that is not. Before each of them blocks
-  // are saved for a deadline at most.
-  absl::Duration Bound() const {
-    const absl::Duration step = kStepTokens * token_time + kDeadline;
-    return EngineOptions().lease_patience + 2 * 3 * (sched::Scheduler::kMaxAgain + 1) * kTokens / kStepTokens * step;
-  }
+  bool serves = true;         // nine of ten at least; else a third at most
+  int64_t most_costly = 100;  // percent, of revocations of leases that hold something
 };
 
 struct StormResult {
   bool served = false;
-  absl::Duration time;
+  absl::Duration time, computing;
+  int64_t forwards = 0;  // steps that began, or went on
   int64_t revoked = 0, fenced = 0, again = 0, losses = 0;
   int64_t held = 0;    // of those revoked: blocks lay there
   int64_t costly = 0;  // of these: tokens were computed again because of it
+
+  // Starvation's: it starves for its patience and as long as it does not starve. That is while it computes, and while
+  // blocks are saved before that, for a deadline at most.
+  absl::Duration Bound() const { return EngineOptions().lease_patience + 2 * (computing + forwards * kDeadline); }
 };
 
 // Which revocations cost tokens: of each block of the prompt it knows in which lease that lay last, hence who took it
@@ -120,9 +121,14 @@ class StormWorld {
         harness_({.model = {.num_layers = 8, .block_tokens = kBlockTokens},
                   .num_blocks = kOwnBlocks,
                   .max_tokens_on_leases = kStepTokens}) {
-    harness_.during_step = [this] { ledger_.OnStep(harness_.rows()); };
+    harness_.during_step = [this] {
+      ++result_.forwards;
+      ledger_.OnStep(harness_.rows());
+    };
     harness_.during_layer = [this](int64_t) {
-      Pass(harness_.rows() * storm_.token_time / harness_.model().num_layers);
+      const absl::Duration time = harness_.rows() * storm_.token_time / harness_.model().num_layers;
+      result_.computing += time;
+      Pass(time);
     };
     harness_.on_started = [this](const LiveRequest& request) { ledger_.OnStarted(*request.continuations.front()); };
     harness_.on_ended = [this](const LiveRequest&) { ledger_.OnEnded(); };
@@ -131,13 +137,14 @@ class StormWorld {
   StormResult Run() {
     for (int64_t i = 0; i < storm_.num_leases; ++i) Lend();
     next_revocation_ = Now() + between_;
-    const absl::Duration bound = storm_.Bound();
     const std::vector<int32_t> prompt = RandomTokens(random_(), kPromptTokens, harness_.model().vocab_size);
     const auto recording = harness_.Add(prompt, kOutputTokens);
     const absl::Time begin = Now();
-    while (!recording->done() && Now() - begin < 2 * bound && !testing::Test::HasFailure()) Round();
-    result_.time = Now() - begin;
-    EXPECT_TRUE(recording->done()) << "neither a token nor an error after " << result_.time;
+    while (!recording->done() && !testing::Test::HasFailure()) {
+      Round();
+      result_.time = Now() - begin;
+      CheckBounds();
+    }
     if (!recording->done()) return result_;
     const absl::Status status = recording->Wait();
     result_.served = status.ok();
@@ -145,8 +152,6 @@ class StormWorld {
     EXPECT_EQ(recording->tokens(), FakeGreedy(harness_.model(), prompt, produced));
     EXPECT_EQ(status.code(), status.ok() ? absl::StatusCode::kOk : absl::StatusCode::kOutOfRange) << status;
     EXPECT_TRUE(!status.ok() || produced == kOutputTokens);
-    EXPECT_LE(result_.again, sched::Scheduler::kMaxAgain * kTokens + EngineOptions().max_num_batched_tokens);
-    EXPECT_LE(result_.time, bound);
     return result_;
   }
 
@@ -156,6 +161,13 @@ class StormWorld {
     absl::Time fence_at = absl::InfiniteFuture();
   };
 
+  // Those that scheduler.h and starvation.h state: tokens are computed again 16 times at most, each is computed three times
+  // at most (twice in steps that are cut short, for nothing), and it starves no longer than that takes.
+  void CheckBounds() {
+    EXPECT_LE(result_.again, sched::Scheduler::kMaxAgain * kTokens + kOwnBlocks * kBlockTokens);
+    EXPECT_LE(result_.computing, 3 * (kTokens + result_.again) * storm_.token_time);
+    EXPECT_LE(result_.time, result_.Bound());
+  }
   absl::Time Now() { return harness_.clock().Now(); }
   absl::Duration Milliseconds(int64_t low, int64_t high) {
     return absl::Milliseconds(low + static_cast<int64_t>(random_() % (high - low + 1)));
@@ -250,51 +262,64 @@ class StormWorld {
 };
 
 class StormTest : public testing::TestWithParam<Storm> {};
-INSTANTIATE_TEST_SUITE_P(Revocations, StormTest,
-                         testing::Values(Storm{.name = "TenASecond", .a_second = 10},
-                                         Storm{.name = "AHundredASecond", .a_second = 100},
-                                         Storm{.name = "StepsOfASecond",
-                                               .a_second = 30,
-                                               .num_leases = 60,
-                                               .token_time = absl::Milliseconds(60),
-                                               .seeds = 1},
-                                         Storm{.name = "StoresThatTakeTime",
-                                               .a_second = 100,
-                                               .num_leases = 60,
-                                               .store_time = absl::Milliseconds(15),
-                                               .seeds = 2}),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Revocations, StormTest,
+    testing::Values(
+        Storm{.name = "TenASecond", .a_second = 10, .most_costly = 5},
+        // About 22 leases are away, and 10 hold more than the prompt has.
+        Storm{.name = "AHundredASecond", .a_second = 100, .num_leases = 36, .most_costly = 2},
+        // Now and then the prompt has room, for less time than it takes.
+        Storm{.name = "ScarceRoom", .a_second = 100, .num_leases = 30, .seeds = 3, .serves = false, .most_costly = 15},
+        Storm{.name = "NoRoom", .a_second = 100, .seeds = 5, .serves = false, .most_costly = 0},
+        // A layer takes longer than the deadline.
+        Storm{.name = "StepsOfASecond",
+              .a_second = 30,
+              .num_leases = 60,
+              .token_time = absl::Milliseconds(60),
+              .seeds = 4,
+              .serves = false},
+        // With the layer before it, a store outlasts the time in which blocks are saved.
+        Storm{.name = "StoresThatTakeTime",
+              .a_second = 100,
+              .num_leases = 60,
+              .store_time = absl::Milliseconds(15),
+              .seeds = 20,
+              .most_costly = 15}),
+    [](const auto& info) { return info.param.name; });
 
 TEST_P(StormTest, APromptOfSevenTimesOwnMemoryEndsWithItsTokensOrTheOneError) {
-  const auto seeds = static_cast<int64_t>(FromEnvironment("STORM_SEEDS").value_or(GetParam().seeds));
+  const Storm& storm = GetParam();
+  const auto seeds = static_cast<int64_t>(FromEnvironment("STORM_SEEDS").value_or(storm.seeds));
   StormResult sum, most;
   int64_t served = 0;
+  double of_bound = 0;
   for (int64_t seed = 1; seed <= seeds; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
-    const StormResult result = StormWorld(seed, GetParam()).Run();
+    const StormResult result = StormWorld(seed, storm).Run();
     if (HasFailure()) return;
     served += result.served;
     sum.time += result.time, sum.revoked += result.revoked, sum.fenced += result.fenced, sum.again += result.again;
     sum.held += result.held, sum.costly += result.costly;
     most.time = std::max(most.time, result.time), most.again = std::max(most.again, result.again);
     sum.losses += result.losses, most.losses = std::max(most.losses, result.losses);
+    of_bound = std::max(of_bound, absl::FDivDuration(result.time, result.Bound()));
   }
-  std::cout << GetParam().name << ": " << served << " of " << seeds << " served, the others refused; "
-            << sum.time / seeds << " on average, at most " << most.time << " (bound " << GetParam().Bound() << "); "
-            << sum.revoked << " revoked, of which " << sum.fenced << " were fenced and " << sum.held
-            << " held something; of these " << sum.costly << " cost tokens (" << 100.0 * sum.costly / sum.held
-            << " %); of " << kTokens << " tokens " << sum.again / seeds << " computed again, at most " << most.again
-            << "; " << sum.losses << " losses, at most " << most.losses << " of one\n";
+  std::cout << storm.name << ": " << served << " of " << seeds << " served, the others refused; " << sum.time / seeds
+            << " on average, at most " << most.time << ", and " << 100 * of_bound << " % of the bound; " << sum.revoked
+            << " revoked, of which " << sum.fenced << " were fenced and " << sum.held << " held something; of these "
+            << sum.costly << " cost tokens (" << 100.0 * sum.costly / sum.held << " %); of " << kTokens << " tokens "
+            << sum.again / seeds << " computed again, at most " << most.again << "; " << sum.losses
+            << " losses, at most " << most.losses << " of one\n";
   EXPECT_GT(sum.revoked, 5 * seeds) << "there was no storm";
   EXPECT_GT(sum.losses, 0);
   EXPECT_EQ(sum.costly > 0, sum.again > 0);
-  if (GetParam().name == "TenASecond") {
-    EXPECT_LE(sum.costly * 20, sum.held) << "a revocation in time costs no token";
+  if (storm.serves) {
+    EXPECT_GE(served * 10, seeds * 9);
+  } else {
+    EXPECT_LE(served * 3, seeds);
   }
-  if (GetParam().name == "AHundredASecond") {  // so much is away at any time that the prompt has no room
-    EXPECT_LE(sum.losses, seeds);
-    EXPECT_EQ(sum.again, 0);
-  }
+  EXPECT_LE(sum.costly * 100, sum.held * storm.most_costly)
+      << "a revocation in time costs no token, where there is room";
 }
 
 }  // namespace
