@@ -8,6 +8,7 @@
 #include "common/rpc/channel.h"
 #include "common/rpc/status.h"
 #include "common/rpc/watch_snapshot.h"
+#include "services/ctl/commands.h"
 #include "services/ctl/complaint.h"
 
 namespace swiftcache::services::ctl {
@@ -24,9 +25,7 @@ absl::Status BrokerConnection::Explain(const grpc::Status& status) const {
   const absl::Status plain = FromGrpc(status);
   // CANCELLED, too, is a server of another protocol.
   if (absl::IsUnimplemented(plain) || absl::IsCancelled(plain) || SpeaksHttp1(plain)) {
-    return absl::UnimplementedError(absl::StrCat("--broker=", address_,
-                                                 ": what answers there is no broker; wanted the gRPC "
-                                                 "address of one, as in 127.0.0.1:50050"));
+    return absl::UnimplementedError(NotThatServer("broker", address_, Addresses().broker, plain));
   }
   if (!absl::IsUnavailable(plain) && !absl::IsDeadlineExceeded(plain)) return plain;
   return absl::Status(plain.code(), absl::StrCat("no broker answers at ", address_, " (", status.error_message(),

@@ -14,6 +14,7 @@
 #include "common/base/wall_time.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/status.h"
+#include "services/ctl/commands.h"
 #include "services/ctl/complaint.h"
 
 namespace swiftcache::services::ctl {
@@ -81,7 +82,7 @@ Client::Client(const std::string& gateway)
 // the gateway's.
 absl::Status Client::Explain(const grpc::Status& status) const {
   const absl::Status plain = FromGrpc(status);
-  if (SpeaksHttp1(plain)) return NoGateway(absl::StatusCode::kUnimplemented);
+  if (SpeaksHttp1(plain)) return NoGateway(plain, absl::StatusCode::kUnimplemented);
   const bool nobody = absl::IsUnavailable(plain) &&
                       channel_->GetState(/*try_to_connect=*/false) != GRPC_CHANNEL_READY &&
                       plain.message().find("failed to connect") != absl::string_view::npos;
@@ -89,10 +90,8 @@ absl::Status Client::Explain(const grpc::Status& status) const {
   return absl::UnavailableError(absl::StrCat("no gateway answers at ", address_, "; start one or set --gateway"));
 }
 
-absl::Status Client::NoGateway(absl::StatusCode code) const {
-  return absl::Status(code, absl::StrCat("--gateway=", address_,
-                                         ": what answers there is no gateway; wanted the gRPC address of one, as in "
-                                         "127.0.0.1:50051"));
+absl::Status Client::NoGateway(const absl::Status& status, absl::StatusCode code) const {
+  return absl::Status(code, NotThatServer("gateway", address_, Addresses().gateway, status));
 }
 
 absl::StatusOr<std::vector<std::string>> Client::Models() {
@@ -101,7 +100,7 @@ absl::StatusOr<std::vector<std::string>> Client::Models() {
   const grpc::Status status = stub_->ListModels(&context, v1::ListModelsRequest(), &response);
   const absl::Status plain = FromGrpc(status);
   // A gateway has no reason to cancel this; a server of another protocol shows like this.
-  if (absl::IsUnimplemented(plain) || absl::IsCancelled(plain)) return NoGateway(plain.code());
+  if (absl::IsUnimplemented(plain) || absl::IsCancelled(plain)) return NoGateway(plain, plain.code());
   if (!status.ok()) return Explain(status);
   std::vector<std::string> names;
   for (const v1::ModelInfo& model : response.models()) names.push_back(model.name());

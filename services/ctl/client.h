@@ -56,7 +56,7 @@ class Client {
   absl::StatusOr<std::vector<std::string>> Models();
   void Pause();
   absl::Status Explain(const grpc::Status& status) const;
-  absl::Status NoGateway(absl::StatusCode code) const;
+  absl::Status NoGateway(const absl::Status& status, absl::StatusCode code) const;
 
   const std::string address_;
   const RealClock clock_;

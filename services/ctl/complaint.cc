@@ -119,4 +119,12 @@ std::string Complaint(const CLI::App& app, const CLI::ParseError& error) {
 
 bool SpeaksHttp1(const absl::Status& status) { return absl::StrContains(status.message(), "http1.x server"); }
 
+std::string NotThatServer(const std::string& server, const std::string& address, const std::string& usual,
+                          const absl::Status& status) {
+  const bool http = SpeaksHttp1(status);
+  return absl::StrCat("--", server, "=", address, ": ",
+                      http ? "that is an HTTP port" : absl::StrCat("what answers there is no ", server),
+                      "; wanted the gRPC address of ", http ? absl::StrCat("a ", server) : "one", ", as in ", usual);
+}
+
 }  // namespace swiftcache::services::ctl

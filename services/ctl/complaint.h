@@ -22,4 +22,9 @@ std::string Complaint(const CLI::App& app, const CLI::ParseError& error);
 /// What gRPC says of a server of HTTP/1: often the right process, by its other port.
 bool SpeaksHttp1(const absl::Status& status);
 
+/// "--broker=127.0.0.1:8000: that is an HTTP port; wanted the gRPC address of a broker, as in 127.0.0.1:50050". What
+/// answered there with `status` is not the `server` that is wanted.
+std::string NotThatServer(const std::string& server, const std::string& address, const std::string& usual,
+                          const absl::Status& status);
+
 }  // namespace swiftcache::services::ctl

@@ -162,9 +162,9 @@ def test_ctl_says_what_is_no_broker_and_which_flag_was_meant(tiny):
         f"--broker={tiny.gateway.grpc}", "lease", "ls", code=1)
     assert f"--gateway={tiny.broker.grpc}: what answers there is no gateway" in complaint(
         f"--gateway={tiny.broker.grpc}", "generate", "--prompt=x", code=1)
-    assert f"--broker={tiny.gateway.http}: what answers there is no broker" in complaint(
+    assert f"--broker={tiny.gateway.http}: that is an HTTP port; wanted the gRPC address of a broker, as in 127.0.0.1:50050" in complaint(
         f"--broker={tiny.gateway.http}", "status", code=1)
-    assert f"--gateway={tiny.gateway.http}: what answers there is no gateway" in complaint(
+    assert f"--gateway={tiny.gateway.http}: that is an HTTP port; wanted the gRPC address of a gateway" in complaint(
         f"--gateway={tiny.gateway.http}", "chat", "--message=x", code=1)
     assert f"{tiny.gateway.http} is an HTTP port, whose health is /health" in complaint("health", tiny.gateway.http, code=1)
     assert "--broker: address 'nowhere': has no port" in complaint("--broker=nowhere", "status")
