@@ -71,17 +71,26 @@ class Watcher final : public BrokerWatcher {
  private:
   void Work() {
     absl::Duration backoff = options_.min_backoff;
-    bool was_away = false;
+    bool was_away = false, has_table = false;
     while (!stop_.HasBeenNotified()) {
       bool received = false;
       const absl::Status status = Follow(received);
       if (stop_.HasBeenNotified()) return;
       if (received) sink_.OnBrokerLost();
-      if (received || !was_away)
-        LOG(WARNING) << "broker " << options_.address << " is away, the last table stays: " << status;
+      has_table = has_table || received;
+      if (received || !was_away) LogAway(has_table, status);
       was_away = true;
       backoff = received ? options_.min_backoff : std::min(backoff * 2, options_.max_backoff);
       stop_.WaitWithTimeout(backoff);
+    }
+  }
+
+  void LogAway(bool has_table, const absl::Status& status) const {
+    if (has_table) {
+      LOG(WARNING) << "broker " << options_.address << " is away, the last table stays: " << status;
+    } else {
+      LOG(WARNING) << "no broker answers at " << options_.address
+                   << ", no model is known yet; start one or set --broker: " << status;
     }
   }
 

@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "common/rpc/server.h"
 #include "tests/fakes/fake_broker_service.h"
+#include "tests/fakes/log_lines.h"
 
 namespace swiftcache::gateway::rpc {
 namespace {
@@ -16,6 +17,7 @@ namespace {
 using fakes::Removed;
 using fakes::Snapshot;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 // Writes down what it hears.
 class Diary final : public fleet::ClusterSink {
@@ -108,6 +110,19 @@ TEST_F(BrokerWatcherTest, ALostStreamIsOpenedAgain) {
   broker_.Play({Snapshot("b1", 2, {"a", "b"})});
   Watch();
   EXPECT_THAT(diary_.Wait(3), ElementsAre("snapshot b1: a", "lost", "snapshot b1: a b"));
+}
+
+TEST_F(BrokerWatcherTest, WhatIsKnownWithoutTheBrokerIsSaid) {
+  fakes::LogLines log;
+  broker_.Play({}, /*stay_open=*/false);
+  broker_.Play({Snapshot("b1", 1, {"a"})}, /*stay_open=*/false);
+  broker_.Play({Snapshot("b1", 2, {"b"})});
+  Watch();
+  diary_.Wait(3);
+  const std::string at = server_->address();
+  EXPECT_THAT(log.lines(),
+              ElementsAre(HasSubstr("no broker answers at " + at + ", no model is known yet; start one or"),
+                          HasSubstr("broker " + at + " is away, the last table stays: ")));
 }
 
 TEST_F(BrokerWatcherTest, EndsWhileTheBrokerIsAway) {
