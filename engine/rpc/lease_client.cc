@@ -204,7 +204,10 @@ void GrpcLeaseClient::RequestScaleUp(int64_t question, int64_t need_blocks) {
 
 void GrpcLeaseClient::Watch() {
   do {
-    if (Follow()) LOG(INFO) << "the broker's news of leases ended; leases live on, watching again";
+    const bool received = Follow();
+    if (received && !WaitStopped(absl::ZeroDuration())) {
+      LOG(INFO) << "the broker's news of leases ended; leases live on, watching again";
+    }
   } while (!WaitStopped(options_.retry_interval));
 }
 

@@ -17,6 +17,7 @@
 #include "common/rpc/server.h"
 #include "tests/fakes/call_log.h"
 #include "tests/fakes/fake_broker_service.h"
+#include "tests/fakes/log_lines.h"
 
 namespace swiftcache::engine::rpc {
 namespace {
@@ -167,6 +168,19 @@ TEST_F(LeaseClientTest, AReportSaysWhoWhatAndAtWhichEpoch) {
   EXPECT_EQ(seen.instance_id(), "me");
   EXPECT_EQ(seen.token(), "secret");
   EXPECT_EQ(seen.incarnation(), "b1");
+}
+
+TEST_F(LeaseClientTest, OnlyWhoGoesOnSaysThatItWatchesAgain) {
+  fakes::LogLines log;
+  const auto again = Contains(HasSubstr("the broker's news of leases ended; leases live on, watching again"));
+  broker_.Play({Whole(1, {})}, /*stay_open=*/false);
+  broker_.Play({Whole(2, {Lease(7, v1::GRANTED)})});
+  Start();
+  ASSERT_TRUE(events_.log().WaitFor("knows 7 granted"));
+  EXPECT_THAT(log.lines(), again) << "the first stream ended";
+  fakes::LogLines at_the_end;
+  client_.reset();
+  EXPECT_THAT(at_the_end.lines(), Not(again));
 }
 
 // It was "donor" when the lease was made, and another engine has that name now.
