@@ -36,7 +36,8 @@ void AddGenerate(CLI::App& app, const Addresses& addresses, Command& chosen);
 void AddTokenize(CLI::App& app, const Addresses& addresses, Command& chosen);
 void AddDetokenize(CLI::App& app, const Addresses& addresses, Command& chosen);
 void AddHealth(CLI::App& app, const Addresses& addresses, Command& chosen);
-void AddUp(CLI::App& app, Command& chosen);
+/// `program`: what this process was started by.
+void AddUp(CLI::App& app, const std::string& program, Command& chosen);
 void AddBench(CLI::App& app, const Addresses& addresses, Command& chosen);
 
 }  // namespace swiftcache::services::ctl

@@ -62,7 +62,7 @@ int main(int argc, char** argv) {
   AddTokenize(app, addresses, chosen);
   AddDetokenize(app, addresses, chosen);
   AddHealth(app, addresses, chosen);
-  AddUp(app, chosen);
+  AddUp(app, argv[0], chosen);
   AddBench(app, addresses, chosen);
   try {
     app.parse(swiftcache::services::ParserArguments(argc, argv));

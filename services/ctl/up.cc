@@ -4,6 +4,8 @@
 #include <stdlib.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cstdint>
 #include <filesystem>
@@ -11,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -18,6 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "common/base/status_macros.h"
 #include "engine/memory/memory_limits.h"
 #include "services/ctl/commands.h"
@@ -33,6 +37,7 @@ namespace {
 struct UpFlags {
   std::vector<std::string> models;  // PATH or NAME=PATH
   std::optional<int64_t> kv_cache_bytes;
+  std::string program;  // as another terminal can start it
 };
 
 // A folder for logs and sockets, whose paths must be short. Nobody else may look into it. It stays where something went
@@ -57,7 +62,17 @@ class RunFolder {
   bool keep_ = false;
 };
 
-void PrintWelcome(const LocalCluster& cluster, const std::string& model) {
+// A path as a shell takes it in any folder; what was found by PATH alone stays as it was typed.
+std::string FromAnywhere(const std::string& program) {
+  if (program.find('/') == std::string::npos) return program;
+  const std::string path = std::filesystem::absolute(program).lexically_normal().string();
+  const bool plain = std::all_of(path.begin(), path.end(), [](unsigned char c) {
+    return std::isalnum(c) != 0 || std::string_view("/._+-").find(c) != std::string_view::npos;
+  });
+  return plain ? path : absl::StrCat("'", absl::StrReplaceAll(path, {{"'", "'\\''"}}), "'");
+}
+
+void PrintWelcome(const LocalCluster& cluster, const std::string& model, const std::string& program) {
   const std::string& grpc = cluster.gateway().grpc_address();
   const std::string& http = cluster.gateway().http_address();
   std::cout << "gateway: gRPC " << grpc << ", HTTP http://" << http << "\n"
@@ -67,15 +82,16 @@ void PrintWelcome(const LocalCluster& cluster, const std::string& model) {
   std::cout << "\n"
             << "try: curl -sN http://" << http << "/v1/chat/completions -d '{\"model\":\"" << model
             << "\",\"stream\":true,\"temperature\":0,\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'\n"
-            << "     swiftcachectl --gateway=" << grpc << " chat --model=" << model << "\n"
-            << "     swiftcachectl --broker=" << cluster.broker().grpc_address() << " top\n"
+            << "     " << program << " --gateway=" << grpc << " chat --model=" << model << "\n"
+            << "     " << program << " --broker=" << cluster.broker().grpc_address() << " top\n"
             << "ready; Ctrl-C ends all" << std::endl;
 }
 
-absl::Status Serve(LocalCluster& cluster, const std::vector<LocalModel>& models, int64_t kv_cache_bytes) {
+absl::Status Serve(LocalCluster& cluster, const std::vector<LocalModel>& models, int64_t kv_cache_bytes,
+                   const std::string& program) {
   ASSIGN_OR_RETURN(const bool started, cluster.Start(models, kv_cache_bytes));
   if (!started) return absl::OkStatus();
-  PrintWelcome(cluster, models.front().name);
+  PrintWelcome(cluster, models.front().name, program);
   return cluster.Watch();
 }
 
@@ -89,7 +105,7 @@ absl::Status RunUp(const UpFlags& flags) {
             << ShowBytes(kv_cache_bytes) << " of KV memory\n"
             << "logs: " << folder->path() << std::endl;
   LocalCluster cluster(folder->path(), signals);
-  const absl::Status status = Serve(cluster, models, kv_cache_bytes);
+  const absl::Status status = Serve(cluster, models, kv_cache_bytes, flags.program);
   if (status.ok()) std::cout << "stopping" << std::endl;
   std::cout.clear();  // the terminal may be what has ended
   for (const std::string& name : cluster.Stop()) {
@@ -104,8 +120,9 @@ absl::Status RunUp(const UpFlags& flags) {
 
 }  // namespace
 
-void AddUp(CLI::App& app, Command& chosen) {
+void AddUp(CLI::App& app, const std::string& program, Command& chosen) {
   auto flags = std::make_shared<UpFlags>();  // shared by the parser and the command
+  flags->program = FromAnywhere(program);
   CLI::App* command =
       app.add_subcommand("up", "Runs a cluster until Ctrl-C: broker, gateway and an engine for each model");
   command->add_option("model", flags->models, "GGUF file or Hugging Face folder, or NAME=PATH")->required();

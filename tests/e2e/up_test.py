@@ -163,6 +163,9 @@ def test_the_line_to_try_works(up):
     line = cluster.value("try").replace('"stream":true', '"max_tokens":4,"ignore_eos":true')
     run = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=60)
     assert json.loads(run.stdout)["usage"]["completion_tokens"] > 0, run.stdout
+    top = next(line.strip() for line in cluster.lines if line.endswith(" top"))
+    run = subprocess.run(["sh", "-c", top + " --frames=1"], capture_output=True, text=True, timeout=60, cwd="/")
+    assert run.returncode == 0 and "1 engine, " in run.stdout, (top, run.stderr)
 
 
 def test_ctrl_c_while_a_model_is_loading_ends_all(up):
