@@ -27,8 +27,8 @@ struct EngineLoad {
   int64_t steps_total = 0, preemptions_total = 0, evicted_blocks_total = 0;
   int64_t prompt_tokens_computed = 0, prompt_tokens_local = 0, prompt_tokens_donor = 0;  // since the start, by source
   kv::SharingWorth sharing;                                                              // since the start
-  int64_t reclaims = 0;  // leases taken back in need, and how long the last took
-  absl::Duration last_reclaim;
+  int64_t reclaims = 0;         // leases taken back, for whatever reason but its own ordered end
+  absl::Duration last_reclaim;  // from the revocation to the memory
   // Counts up with every step and every layer of it, also within a step, and while work waits for leases.
   int64_t progress = 0;
 };

@@ -26,8 +26,18 @@ namespace {
 
 constexpr char kNoLimit[] = "none";
 
-constexpr char kWorth[] =
-    "What sharing was worth, since the start of each engine that is there:\n"
+constexpr char kLeaseColumns[] =
+    "Leases, as the broker has them now:\n"
+    "  STATE             OFFERED: the donor has not accepted it yet; GRANTED: the borrower may use it; REVOKING: the "
+    "broker\n"
+    "                    has asked the donor to take it back\n"
+    "  BLOCKS            first and last of the donor's blocks\n"
+    "  BORROWER BLOCKS   how many of the borrower's blocks these hold; each model has its own size of a block\n"
+    "  EPOCH             which grant of this memory it is; -: not granted\n"
+    "Limits, where there are any (lease limit):\n"
+    "  BORROWED          by all engines of the model together; ENGINES: how many of them there are\n"
+    "What sharing was worth, since the start of each engine that is there, but for LENT NOW as of its last heartbeat:\n"
+    "  LENT NOW          bytes of the leases above that are not merely offered; LEASES: how many were granted so far\n"
     "  BYTE HOURS        bytes on lease times the hours that they were; lent and borrowed are one number, the donor's\n"
     "  NEEDED BACK       leases that ended as their donor needed its memory; OPERATOR: by lease revoke; LIMIT: by "
     "lease\n"
@@ -39,6 +49,11 @@ constexpr char kWorth[] =
     "  AGAIN FOR LOANS   tokens computed again that its own memory would have had, had none of it been lent\n"
     "  AGAIN FOR LOSSES  tokens computed again that its own memory would have had, and that lay in a lease that ended\n"
     "  NET TOKENS        saved, less both: above 0, sharing pays";
+
+constexpr char kExamples[] =
+    "For example:\n"
+    "  swiftcachectl lease limit chat 512MiB   engines of model chat borrow at most so much together; none: no limit\n"
+    "  swiftcachectl lease revoke 7            the donor of lease 7, as lease ls numbers it, takes it back";
 
 absl::Status RunList(const Addresses& addresses, const std::string& output) {
   ASSIGN_OR_RETURN(const v1::WatchResponse first, BrokerConnection(addresses.broker).Snapshot());
@@ -134,13 +149,14 @@ std::string CheckLease(const std::string& text) {
 void AddLease(CLI::App& app, const Addresses& addresses, Command& chosen) {
   CLI::App* lease = app.add_subcommand("lease", "Lists, limits and revokes leases of KV memory")->fallthrough();
   lease->require_subcommand(1);
+  lease->footer(kExamples);
 
   CLI::App* list =
       lease
           ->add_subcommand("ls",
                            "Lists the leases, who lends which blocks to whom, the limits, and what sharing was worth")
           ->fallthrough();
-  list->footer(kWorth);
+  list->footer(kLeaseColumns);
   const auto output = AddOutputFlag(*list);
   list->callback(
       [&addresses, &chosen, output] { chosen = [&addresses, output] { return RunList(addresses, *output); }; });

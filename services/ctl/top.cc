@@ -38,7 +38,8 @@ constexpr char kColumns[] =
     "  LIMIT         what all engines of its model may borrow together (lease limit); -: no limit\n"
     "  HIT           share of all prompt tokens since the engine's start that were found in OWN (LOCAL), BORROWED "
     "(DONOR)\n"
-    "  RECLAIMS      leases taken back in need since the engine's start; LAST: from the need to the memory";
+    "  RECLAIMS      leases taken back since the engine's start, for whatever reason but its own ordered end;\n"
+    "                LAST: from the revocation to the memory";
 
 struct TopFlags {
   bool leases = false;

@@ -140,6 +140,11 @@ def test_ctl_top_draws_its_frames_though_nothing_happens(cluster):
     explained = cluster.ctl("top", "--help").stdout.split("Columns:")[1]
     for column in out.splitlines()[1].split()[2:]:  # all but the engine's name and state
         assert column in explained or column in ("RUNNING", "WAITING")
+    assert "for whatever reason but its own ordered end" in explained and "from the revocation to the memory" in explained
+    explained = cluster.ctl("lease", "ls", "--help").stdout
+    for column in ("STATE", "BLOCKS", "BORROWER BLOCKS", "EPOCH", "BORROWED", "ENGINES", "LENT NOW", "LEASES"):
+        assert f" {column}" in explained, column
+    assert "swiftcachectl lease limit chat 512MiB " in cluster.ctl("lease", "--help").stdout
 
 
 def test_ctl_lease_limit_warns_of_a_model_that_no_engine_serves(tiny):
