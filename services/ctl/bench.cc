@@ -19,6 +19,7 @@
 #include "common/base/status_macros.h"
 #include "services/ctl/client.h"
 #include "services/ctl/commands.h"
+#include "services/ctl/complaint.h"
 #include "services/ctl/percentiles.h"
 #include "services/ctl/sampling_flags.h"
 #include "services/ctl/table.h"
@@ -148,8 +149,8 @@ void AddBench(CLI::App& app, const Addresses& addresses, Command& chosen) {
   auto flags = std::make_shared<BenchFlags>();  // shared by the parser and the command
   CLI::App* command = app.add_subcommand("bench", "Measures conversations of several turns")->fallthrough();
   flags->model.AddTo(*command);
-  const auto add = [&](const char* name, auto& value, int64_t max, const char* help) {
-    command->add_option(name, value, help)->check(CLI::Range(int64_t{1}, max))->capture_default_str();
+  const auto add = [&](const char* name, auto& value, double max, const char* help) {
+    command->add_option(name, value, help)->check(NumberIn(1, max))->capture_default_str();
   };
   add("--conversations", flags->conversations, 1'000'000, "conversations");
   add("--rounds", flags->rounds, 10'000, "turns of each");

@@ -7,7 +7,9 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
@@ -115,6 +117,15 @@ std::string Complaint(const CLI::App& app, const CLI::ParseError& error) {
   }
   return absl::StrCat(app.get_name(), ": ", what, "; ", line, " --help lists ",
                       commands.empty() ? "its flags" : "commands and flags");
+}
+
+std::function<std::string(const std::string&)> NumberIn(double low, double high, bool open) {
+  return [=](const std::string& text) -> std::string {
+    double value = 0;
+    if (!absl::SimpleAtod(text, &value) || (value >= low && value <= high && !(open && value == low))) return "";
+    return absl::StrFormat("found '%s', wanted a number in %s%.10g, %.10g]", absl::CHexEscape(text), open ? "(" : "[",
+                           low, high);
+  };
 }
 
 bool SpeaksHttp1(const absl::Status& status) { return absl::StrContains(status.message(), "http1.x server"); }

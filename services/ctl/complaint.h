@@ -4,6 +4,7 @@
 //   catch (const CLI::ParseError& error) { std::cerr << Complaint(app, error) << std::endl; }
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -18,6 +19,10 @@ namespace swiftcache::services::ctl {
 /// One line without its end: what was found, what was probably meant, where the flags are listed. REQUIRES: `app` is
 /// the outermost command, and parsing it has thrown `error`.
 std::string Complaint(const CLI::App& app, const CLI::ParseError& error);
+
+/// For CLI::Option::check: "found '3', wanted a number in [0, 2]" where a number lies outside, else "". `low` itself lies
+/// outside where it is `open`. What is no number is the parser's to refuse.
+std::function<std::string(const std::string&)> NumberIn(double low, double high, bool open = false);
 
 /// What gRPC says of a server of HTTP/1: often the right process, by its other port.
 bool SpeaksHttp1(const absl::Status& status);

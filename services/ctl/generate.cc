@@ -10,6 +10,7 @@
 #include "common/base/status_macros.h"
 #include "services/ctl/client.h"
 #include "services/ctl/commands.h"
+#include "services/ctl/complaint.h"
 #include "services/ctl/sampling_flags.h"
 #include "services/ctl/terminal.h"
 
@@ -68,7 +69,7 @@ void AddGenerate(CLI::App& app, const Addresses& addresses, Command& chosen) {
   flags->model.AddTo(*command);
   flags->sampling.AddTo(*command, 256);
   command->add_option("--prompt", flags->prompt, "the text to continue; - reads standard input")->required();
-  command->add_option("-n,--n", flags->n, "continuations")->capture_default_str();
+  command->add_option("-n,--n", flags->n, "continuations")->check(NumberIn(1, 128))->capture_default_str();
   command->add_option("--cache_salt", flags->cache_salt, "share cached KV only with requests of the same salt");
   command->callback([&, flags] { chosen = [&, flags] { return RunGenerate(addresses, *flags); }; });
 }

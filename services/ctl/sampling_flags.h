@@ -29,7 +29,7 @@ struct ModelFlags {
   absl::Duration wait() const { return absl::Seconds(wait_seconds); }
 };
 
-/// Ranges are checked by the gateway.
+/// Ranges are those of the gateway, which checks them too.
 struct SamplingFlags {
   int32_t max_tokens = 256;
   std::optional<float> temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;

@@ -18,6 +18,7 @@
 #include "services/ctl/broker_connection.h"
 #include "services/ctl/cluster_table.h"
 #include "services/ctl/commands.h"
+#include "services/ctl/complaint.h"
 #include "services/ctl/json_output.h"
 #include "services/ctl/terminal.h"
 
@@ -150,7 +151,7 @@ void AddTop(CLI::App& app, const Addresses& addresses, Command& chosen) {
   auto flags = std::make_shared<TopFlags>();
   command->add_flag("--leases", flags->leases, "a line for every lease too");
   command->add_option("--frames", flags->frames, "ends after so many tables; 0: until interrupted")
-      ->check(CLI::Range(int64_t{0}, int64_t{1'000'000}))
+      ->check(NumberIn(0, 1'000'000))
       ->capture_default_str();
   flags->output = AddOutputFlag(*command);
   command->callback(

@@ -175,7 +175,8 @@ def test_ctl_says_what_is_no_broker_and_which_flag_was_meant(tiny):
     assert "--broker: address 'nowhere': has no port" in complaint("--broker=nowhere", "status")
     assert "--gateway: address '': " in complaint("--gateway=", "generate", "--prompt=x")
     assert "unknown flag --mux_tokens (did you mean --max_tokens?); swiftcachectl generate --help" in complaint("generate", "--mux-tokens=5")
-    assert "wants a number in [1, 2147483647]" in complaint("generate", "--model=tiny", "--prompt=x", "--max_tokens=0")
+    assert "--max_tokens: found '0', wanted a number in [1, 2147483647]; " in complaint("generate", "--prompt=x", "--max_tokens=0")
+    assert "--temperature: found '3', wanted a number in [0, 2]; " in complaint("chat", "--temperature", "3")
     assert "model \"b\" is not served; served: tiny" in complaint("tokenize", "--model=b", "--wait=0", "--text=x", code=1)
     assert "found '1XB', wanted a size such as 64MiB" in complaint("lease", "limit", "tiny", "1XB")
     assert "the limit of model tiny: found 'banana', wanted a size such as 64MiB or 1.5GiB, 0 (it borrows nothing)" in (

@@ -7,6 +7,8 @@
 #include <CLI/CLI.hpp>
 #include <string>
 
+#include "absl/strings/str_cat.h"
+
 namespace swiftcache::services::ctl {
 namespace {
 
@@ -19,11 +21,12 @@ std::string Of(const std::string& arguments) {
   CLI::App* say = app.add_subcommand("say");
   std::string prompt, warmth;
   int number = 0;
-  double heat = 0;
+  double heat = 0, share = 0;
   say->add_option("--prompt", prompt, "the text")->required();
   say->add_option("--max_tokens", warmth);
   say->add_option("--seed", number);
-  say->add_option("--heat", heat);
+  say->add_option("--heat", heat)->check(NumberIn(0, 2));
+  say->add_option("--share", share)->check(NumberIn(0, 2'147'483'647, /*open=*/true));
   CLI::App* lease = app.add_subcommand("lease")->require_subcommand(1);
   lease->add_subcommand("ls");
   CLI::App* limit = lease->add_subcommand("limit");
@@ -58,6 +61,17 @@ TEST(ComplaintTest, AValueThatIsNoNumberIsNamedWithWhatIsWanted) {
   EXPECT_THAT(Of("say --prompt=x --seed 99999999999999999999"),
               HasSubstr("--seed: found '99999999999999999999', wanted a whole number; "));
   EXPECT_THAT(Of("say --prompt=x --heat ' = hot'"), HasSubstr("--heat: found ' = hot', wanted a number; "));
+}
+
+TEST(ComplaintTest, ANumberOutOfRangeIsNamedWithTheRange) {
+  EXPECT_EQ(Of("say --prompt=x --heat=3"),
+            "ctl: --heat: found '3', wanted a number in [0, 2]; ctl say --help lists its flags");
+  for (const char* within : {"--heat=0", "--heat 2", "--share=2147483647"}) {
+    EXPECT_EQ(Of(absl::StrCat("say --prompt=x ", within)), "") << within;
+  }
+  EXPECT_THAT(Of("say --prompt=x --heat -0.1"), HasSubstr("--heat: found '-0.1', wanted a number in [0, 2]; "));
+  EXPECT_THAT(Of("say --prompt=x --heat nan"), HasSubstr("--heat: found 'nan', wanted a number in [0, 2]; "));
+  EXPECT_THAT(Of("say --prompt=x --share 0"), HasSubstr("--share: found '0', wanted a number in (0, 2147483647]; "));
 }
 
 TEST(ComplaintTest, AnUnknownFlagIsNamedWithoutWhatMayBeItsValue) {
