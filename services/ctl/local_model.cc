@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "common/base/units.h"
 #include "services/flag_values.h"
 
@@ -57,6 +58,11 @@ absl::StatusOr<LocalModel> ParseLocalModel(const std::string& argument) {
   const size_t sign = argument.find('=');
   if (sign != std::string::npos && !fs::exists(argument, error)) {
     model = {.name = argument.substr(0, sign), .path = argument.substr(sign + 1)};
+    if (model.name.empty() || model.path.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat("'", argument, "' names no ",
+                                                     model.name.empty() ? "model" : "file",
+                                                     "; wanted a GGUF file or a Hugging Face folder, or NAME=PATH"));
+    }
   }
   if (!fs::exists(model.path, error)) {
     return absl::InvalidArgumentError(
@@ -71,6 +77,17 @@ absl::StatusOr<LocalModel> ParseLocalModel(const std::string& argument) {
   return model;
 }
 
+// Engines of one name are of one model.
+absl::Status CheckSameModel(const std::vector<LocalModel>& models, const LocalModel& added) {
+  for (const LocalModel& model : models) {
+    std::error_code error;
+    if (model.name != added.name || fs::equivalent(model.path, added.path, error)) continue;
+    return absl::InvalidArgumentError(absl::StrCat("model ", added.name, " is two: '", model.path, "' and '",
+                                                   added.path, "'; give each a name of its own: NAME=PATH"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<LocalModel>> ParseLocalModels(const std::vector<std::string>& arguments) {
@@ -79,6 +96,7 @@ absl::StatusOr<std::vector<LocalModel>> ParseLocalModels(const std::vector<std::
   for (const std::string& argument : arguments) {
     absl::StatusOr<LocalModel> model = ParseLocalModel(argument);
     if (!model.ok()) return model.status();
+    RETURN_IF_ERROR(CheckSameModel(models, *model));
     model->engine = EngineName(model->name, taken);
     models.push_back(*std::move(model));
   }

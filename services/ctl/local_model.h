@@ -22,7 +22,8 @@ struct LocalModel {
 };
 
 /// Each as PATH or NAME=PATH. Without NAME it is what swiftcache-engine would say: the file's name without .gguf, or the
-/// folder's. Errors: INVALID_ARGUMENT where there is no such model or it cannot be called so.
+/// folder's. Errors: INVALID_ARGUMENT where there is no such model, it cannot be called so, or two are
+/// called alike.
 absl::StatusOr<std::vector<LocalModel>> ParseLocalModels(const std::vector<std::string>& arguments);
 
 /// For each engine: its share of half of what the weights leave of `free_bytes`, 64MiB to 2GiB. REQUIRES: a model.

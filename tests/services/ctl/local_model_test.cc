@@ -64,6 +64,21 @@ TEST_F(LocalModelTest, APathWithAnEqualsSignIsAPathWhereThereIsSuchAFile) {
   EXPECT_EQ(named->front().path, Path("a=b.gguf"));
 }
 
+TEST_F(LocalModelTest, TwoModelsOfOneNameAreRefused) {
+  const auto models = ParseLocalModels({"chat=" + Path("coder"), "chat=" + Path("small.v2.gguf")});
+  EXPECT_EQ(models.status(),
+            absl::InvalidArgumentError("model chat is two: '" + Path("coder") + "' and '" + Path("small.v2.gguf") +
+                                       "'; give each a name of its own: NAME=PATH"));
+  EXPECT_TRUE(ParseLocalModels({"chat=" + Path("coder"), "chat=" + Path("coder/")}).ok()) << "two engines of one model";
+}
+
+TEST_F(LocalModelTest, HalfOfANamedModelIsRefused) {
+  const std::string wanted = "; wanted a GGUF file or a Hugging Face folder, or NAME=PATH";
+  EXPECT_EQ(ParseLocalModels({"chat="}).status(), absl::InvalidArgumentError("'chat=' names no file" + wanted));
+  EXPECT_EQ(ParseLocalModels({"=" + Path("coder")}).status(),
+            absl::InvalidArgumentError("'=" + Path("coder") + "' names no model" + wanted));
+}
+
 TEST_F(LocalModelTest, WhatIsNotThereIsTheUsersMistake) {
   const auto models = ParseLocalModels({Path("coder"), "chat=/nowhere"});
   EXPECT_TRUE(absl::IsInvalidArgument(models.status()));
