@@ -126,7 +126,8 @@ absl::StatusOr<LeaseLimit> Ledger::LimitLease(const std::string& model_name, std
 absl::Status Ledger::RevokeLease(LeaseId id, absl::Time now) {
   Tick(now);
   if (table_.Find(id) == nullptr) {
-    return absl::NotFoundError(absl::StrCat("lease ", id.value(), " is unknown or has ended; list them again"));
+    return absl::NotFoundError(absl::StrCat(
+        "lease ", id.value(), " is unknown or has ended; swiftcachectl lease ls shows those that have not"));
   }
   table_.AskToRevoke(id, RevokeReason::kOperator);
   return absl::OkStatus();

@@ -84,6 +84,11 @@ void WarnOfUnserved(const std::string& model, const v1::WatchResponse::Snapshot&
             << std::endl;
 }
 
+std::string ShowLimit(std::optional<int64_t> bytes) {
+  if (!bytes.has_value()) return "may borrow without limit";
+  return *bytes == 0 ? "borrows nothing" : absl::StrCat("may borrow at most ", ShowBytes(*bytes));
+}
+
 absl::Status RunLimit(const Addresses& addresses, const std::string& model, const std::string& limit) {
   std::optional<int64_t> bytes;
   if (limit != kNoLimit) {
@@ -96,8 +101,7 @@ absl::Status RunLimit(const Addresses& addresses, const std::string& model, cons
   }
   BrokerConnection broker(addresses.broker);
   RETURN_IF_ERROR(broker.LimitLease(model, bytes));
-  std::cout << "model " << model << " may borrow "
-            << (bytes.has_value() ? absl::StrCat("at most ", ShowBytes(*bytes)) : std::string("without limit"))
+  std::cout << "model " << model << " " << ShowLimit(bytes)
             << "; engines that share bring this to a broker that restarts" << std::endl;
   const absl::StatusOr<v1::WatchResponse> first = broker.Snapshot();
   if (first.ok()) WarnOfUnserved(model, first->snapshot());  // the limit is set even if this fails
@@ -117,10 +121,12 @@ absl::Status RunRevoke(const Addresses& addresses, const std::vector<int64_t>& l
   const absl::StatusOr<v1::WatchResponse> before = broker.Snapshot();
   std::set<std::string> models;
   absl::Status ended;
+  size_t num_ended = 0;
   for (const int64_t lease : leases) {
     const absl::Status status = broker.RevokeLease(lease);
     if (absl::IsNotFound(status)) {  // it may have ended since it was listed
-      ended = leases.size() == 1 ? status : absl::NotFoundError("some of these leases are unknown or have ended");
+      ended = status;
+      ++num_ended;
       if (leases.size() > 1) std::cerr << WithoutControls(std::string(status.message())) << std::endl;
       continue;
     }
@@ -134,13 +140,16 @@ absl::Status RunRevoke(const Addresses& addresses, const std::vector<int64_t>& l
                                   " 0 prevents it"))
               << std::endl;
   }
-  return ended;
+  if (num_ended == 0 || leases.size() == 1) return ended;
+  const std::string which = num_ended == leases.size() ? "all" : absl::StrCat(num_ended);
+  return absl::NotFoundError(absl::StrCat("unknown or ended: ", which, " of these ", leases.size(),
+                                          " leases; swiftcachectl lease ls shows those that have not ended"));
 }
 
 // Of `lease revoke`.
 std::string CheckLease(const std::string& text) {
-  const absl::Status status = ParseInteger(text).status();
-  if (status.ok()) return "";
+  const absl::StatusOr<int64_t> number = ParseInteger(text);
+  if (number.ok() && *number > 0) return "";
   return absl::StrCat("found '", text, "', wanted the number of a lease, as swiftcachectl lease ls shows them");
 }
 

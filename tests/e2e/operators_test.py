@@ -153,6 +153,7 @@ def test_ctl_lease_limit_warns_of_a_model_that_no_engine_serves(tiny):
     assert run.stderr == "warning: no engine serves model nosuch at present; served: tiny; the limit holds once one does\n"
     assert tiny.ctl("lease", "ls").stdout.splitlines()[2:] == ["MODEL   LIMIT  BORROWED  ENGINES",
                                                                "nosuch  1 MiB       0 B        0"]
+    assert tiny.ctl("lease", "limit", "tiny", "0").stdout.startswith("model tiny borrows nothing; engines that share ")
     assert tiny.ctl("lease", "limit", "tiny", "none").stderr == ""
     tiny.ctl("lease", "limit", "nosuch", "none")
     assert tiny.ctl("lease", "ls").stdout.count("\n") == 1
@@ -187,8 +188,15 @@ def test_ctl_says_what_is_no_broker_and_which_flag_was_meant(tiny):
         "generate", "hello there")
     assert "unknown flag --warmth; swiftcachectl generate --help" in complaint(
         "generate", "--prompt=x", "--warmth", "0.5")
-    assert "found 'bogus', wanted the number of a lease, as swiftcachectl lease ls shows" in complaint(
-        "lease", "revoke", "bogus")
+    for number in ("bogus", "0", "-5"):
+        assert f"found '{number}', wanted the number of a lease, as swiftcachectl lease ls shows" in complaint(
+            "lease", "revoke", number)
+    unknown = "lease {} is unknown or has ended; swiftcachectl lease ls shows those that have not"
+    assert unknown.format(7) in complaint("lease", "revoke", "7", code=1)
+    several = tiny.ctl("lease", "revoke", "7", "8", check=False)
+    assert several.returncode == 1 and several.stderr.splitlines() == [
+        unknown.format(7), unknown.format(8),
+        "swiftcachectl: NOT_FOUND: unknown or ended: all of these 2 leases; swiftcachectl lease ls shows those that have not ended"]
     tiny.start_engine(TINY / "tiny-llama-b", "b")
     tiny.wait_models("b")
     assert "--model is missing, wants one of: b, tiny" in complaint("generate", "--prompt=x")
@@ -235,7 +243,7 @@ def test_ctl_lease_revoke_says_how_to_hinder_the_next_lease(cluster):
     revoke = cluster.ctl("lease", "revoke", "1", first, check=False)  # the other has ended
     assert revoke.stdout == (f"lease {first} is being revoked by its donor\nthe borrower leases again when it needs memory; "
                              "swiftcachectl lease limit tiny 0 prevents it\n")
-    assert revoke.returncode == 1 and "lease 1" in revoke.stderr and "some of these leases" in revoke.stderr
+    assert revoke.returncode == 1 and "lease 1" in revoke.stderr and "unknown or ended: 1 of these 2 leases" in revoke.stderr
     cluster.ctl("lease", "limit", "tiny", "0")
     wait_until(lambda: "leases of 0 B" in cluster.ctl("lease", "ls").stdout, WAIT, "all is given back")
     row = next(line for line in cluster.ctl("top", "--frames=1").stdout.splitlines() if line.startswith("tiny "))
