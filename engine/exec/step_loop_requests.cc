@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The step loop's requests: how they come in, what a step's tokens are to them, how they end.
 #include <algorithm>
+#include <cstdint>
 #include <string>
 #include <utility>
 
@@ -10,6 +11,30 @@
 #include "engine/exec/step_loop.h"
 
 namespace swiftcache::engine::exec {
+namespace {
+
+int64_t PromptTokens(const LiveRequest& request) { return static_cast<int64_t>(request.request.prompt.size()); }
+
+// ", and max_tokens is 100000 (8181 within the context of 8192)"; "" where there is none.
+std::string AskedFor(const LiveRequest& request) {
+  if (request.takes_what_there_is()) return "";
+  const int64_t max_tokens = *request.request.max_tokens;
+  const int64_t allowed = request.max_total_tokens - PromptTokens(request);
+  const std::string context =
+      allowed < max_tokens ? absl::StrCat(" (", allowed, " within the context of ", request.max_total_tokens, ")") : "";
+  return absl::StrCat(", and max_tokens is ", max_tokens, context);
+}
+
+// `fit` tokens of an answer find memory at present; below 1: the prompt does not.
+std::string Remedy(const LiveRequest& request, int64_t fit) {
+  constexpr char kAlways[] = "shorten the prompt, or raise --kv_cache_bytes";
+  if (request.takes_what_there_is() || fit < 1) return kAlways;
+  const bool lower = PromptTokens(request) + fit < request.max_total_tokens;
+  return absl::StrCat(lower ? absl::StrCat("at most ", fit, " fit now; ") : "", "leave max_tokens out, lower it, ",
+                      kAlways);
+}
+
+}  // namespace
 
 void StepLoop::Accept(std::unique_ptr<LiveRequest> request) {
   LiveRequest& accepted = live_.Add(std::move(request));
@@ -57,15 +82,12 @@ void StepLoop::ForgetNeed() {
 }
 
 std::string StepLoop::WhyStarved(const LiveRequest& request) const {
-  const auto prompt_tokens = static_cast<int64_t>(request.request.prompt.size());
+  const int64_t usable_tokens = cache_.num_usable() * options_.block_tokens;
+  const int64_t fit = usable_tokens - PromptTokens(request) + 1;  // of an answer's last token no KV is kept
   std::string why =
-      absl::StrCat("the prompt has ", prompt_tokens, " tokens",
-                   request.takes_what_there_is()
-                       ? std::string()
-                       : absl::StrCat(", and max_tokens allows ", request.max_total_tokens - prompt_tokens, " more"),
+      absl::StrCat("the prompt has ", PromptTokens(request), " tokens", AskedFor(request),
                    "; this engine's own memory holds ", cache_.num_usable_local() * options_.block_tokens,
-                   " in all, with what others lend at present ", cache_.num_usable() * options_.block_tokens,
-                   ": lower max_tokens, shorten the prompt, or raise --kv_cache_bytes");
+                   " in all, with what others lend at present ", usable_tokens, ": ", Remedy(request, fit));
   const auto exhausted = std::find_if(request.continuations.begin(), request.continuations.end(),
                                       [this](const auto& c) { return !c->done && scheduler_.IsExhausted(*c); });
   if (exhausted != request.continuations.end()) {

@@ -245,7 +245,28 @@ TEST_F(StarvationTest, WithoutMaxTokensAPromptThatNobodyHoldsIsAnError) {
   ASSERT_TRUE(chat->done());
   EXPECT_EQ(chat->Wait().code(), absl::StatusCode::kOutOfRange);
   EXPECT_THAT(std::string(chat->Wait().message()),
-              testing::HasSubstr("the prompt has 80 tokens; this engine's own memory holds 64"));
+              testing::HasSubstr("the prompt has 80 tokens; this engine's own memory holds 64 in all, with what others "
+                                 "lend at present 64: shorten the prompt, or raise --kv_cache_bytes"));
+}
+
+TEST_F(StarvationTest, MaxTokensBeyondMemoryAreNamedAsTheyWereSentWithWhatFits) {
+  const auto chat = std::make_shared<Recording>();
+  Request request = Greedy(Prompt(40), 1'000'000);
+  request.request_id = "chat";
+  harness_.loop().Accept(std::make_unique<LiveRequest>(std::move(request), std::make_unique<RecordingSink>(chat),
+                                                       harness_.clock().Now(), /*max_total_tokens=*/512));
+  ASSERT_NO_FATAL_FAILURE(Rounds(2));
+  harness_.clock().Advance(absl::Seconds(11));
+  ASSERT_NO_FATAL_FAILURE(Rounds(2));
+  ASSERT_TRUE(chat->done());
+  EXPECT_THAT(std::string(chat->Wait().message()),
+              testing::HasSubstr("the prompt has 40 tokens, and max_tokens is 1000000 (472 within the context of 512); "
+                                 "this engine's own memory holds 64 in all, with what others lend at present 64: at "
+                                 "most 25 fit now; leave max_tokens out, lower it, shorten the prompt, or raise"));
+  const auto fits = harness_.Add(Prompt(40), 25);
+  ASSERT_NO_FATAL_FAILURE(Rounds(40));
+  ASSERT_TRUE(fits->done());
+  EXPECT_EQ(fits->tokens().size(), 25u);
 }
 
 TEST_F(StarvationTest, WhoseWorkWaitsTakesItsNextTurnSoonThoughNobodySaysAnything) {
