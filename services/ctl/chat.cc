@@ -123,7 +123,7 @@ absl::Status RunChat(const Addresses& addresses, const ChatFlags& flags) {
   Conversation conversation(client, flags, model);
   if (flags.messages.empty()) return Talk(conversation);
   for (const std::string& message : flags.messages) {
-    std::cout << Strong("you> ") << message << "\n";
+    std::cout << Strong("you> ") << Shortened(message) << "\n";
     RETURN_IF_ERROR(conversation.Say(message));
   }
   return absl::OkStatus();

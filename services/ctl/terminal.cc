@@ -20,6 +20,23 @@ std::string WithoutControls(std::string text) {
   return text;
 }
 
+std::string Shortened(const std::string& text) {
+  constexpr char kSpaces[] = " \t\n\r";
+  constexpr int kShown = 20;
+  constexpr size_t kMostBytes = 400;
+  size_t end = 0, shown_end = 0;
+  int words = 0;
+  for (size_t begin; (begin = text.find_first_not_of(kSpaces, end)) != std::string::npos;) {
+    end = std::min(text.find_first_of(kSpaces, begin), text.size());
+    if (++words == kShown) shown_end = end;
+  }
+  if (words <= kShown && text.size() <= kMostBytes) return text;
+  shown_end = std::min(words < kShown ? text.size() : shown_end, kMostBytes);
+  while (shown_end > 0 && (text[shown_end] & 0xC0) == 0x80) --shown_end;  // no part of a character
+  const std::string all = words > kShown ? std::to_string(words) + " words" : std::to_string(text.size()) + " bytes";
+  return text.substr(0, shown_end) + " ... (" + all + ")";
+}
+
 void Show(const std::string& text) { std::cout << (OnTerminal() ? WithoutControls(text) : text) << std::flush; }
 
 std::string Faint(const std::string& text, int descriptor) {

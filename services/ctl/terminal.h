@@ -22,6 +22,9 @@ std::string Faint(const std::string& text, int descriptor = STDOUT_FILENO);
 /// Bolder on a terminal.
 std::string Strong(const std::string& text);
 
+/// The first 20 words of a longer text, 400 bytes at most, with the number of all: "A lighthouse stood ... (780 words)".
+std::string Shortened(const std::string& text);
+
 /// Control characters other than line feed and tab become '?'.
 std::string WithoutControls(std::string text);
 

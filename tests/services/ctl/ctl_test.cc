@@ -34,6 +34,16 @@ TEST(TableTest, BytesAreShownInTheLargestUnitThatFits) {
   EXPECT_EQ(ShowBytes(13824), "13.5 KiB");
 }
 
+TEST(TerminalTest, ALongTextIsShownByItsBeginning) {
+  const std::string first = "0  1\n2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19";
+  EXPECT_EQ(Shortened(""), "");
+  EXPECT_EQ(Shortened(first + " \n"), first + " \n");
+  EXPECT_EQ(Shortened(first + "\n20 21 "), first + " ... (22 words)");
+  std::string without_spaces = "a";
+  for (int i = 0; i < 500; ++i) without_spaces += "\xE6\x97\xA5";  // three bytes each
+  EXPECT_EQ(Shortened(without_spaces), without_spaces.substr(0, 1 + 3 * 133) + " ... (1501 bytes)");
+}
+
 TEST(TerminalTest, ControlCharactersOfAModelAreNotPassedOn) {
   EXPECT_EQ(WithoutControls("a\033[2Jb\r\n\tc\x7F \xC3\xA9"), "a?[2Jb?\n\tc? \xC3\xA9");
   EXPECT_EQ(WithoutControls("a\xC2\x9B"
