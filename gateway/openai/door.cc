@@ -67,12 +67,16 @@ std::vector<HttpRoute> Door::Routes() {
 }
 
 void Door::ListModels(HttpResponder& responder) {
-  responder.Send(200, kJson, ModelList(relay_.ListModels(), started_s_), {});
+  const absl::StatusOr<std::vector<relay::ModelInfo>> models = relay_.ListModels();
+  if (!models.ok()) return SendError(responder, models.status());
+  responder.Send(200, kJson, ModelList(*models, started_s_), {});
 }
 
 void Door::GetModel(const HttpRequest& http, HttpResponder& responder) {
   const std::string name = PercentDecoded(http.path.substr(std::string(kModelPath).size()));
-  for (const relay::ModelInfo& model : relay_.ListModels()) {
+  const absl::StatusOr<std::vector<relay::ModelInfo>> models = relay_.ListModels();
+  if (!models.ok()) return SendError(responder, models.status());
+  for (const relay::ModelInfo& model : *models) {
     if (model.name == name) return responder.Send(200, kJson, ModelEntry(model, started_s_), {});
   }
   SendError(responder,

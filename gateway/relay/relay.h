@@ -113,8 +113,8 @@ class Relay {
   virtual absl::StatusOr<std::vector<int32_t>> Tokenize(const std::string& model,
                                                         const std::variant<std::string, Chat>& input,
                                                         bool parse_special) = 0;
-  /// Models with at least one live engine, by name.
-  virtual std::vector<ModelInfo> ListModels() = 0;
+  /// Models with at least one live engine, by name. UNAVAILABLE: the broker has not been heard yet.
+  virtual absl::StatusOr<std::vector<ModelInfo>> ListModels() = 0;
   virtual absl::StatusOr<std::string> Detokenize(const std::string& model, std::span<const int32_t> ids) = 0;
 };
 

@@ -13,6 +13,13 @@
 #include "gateway/route/route.h"
 
 namespace swiftcache::gateway::relay {
+namespace {
+
+absl::Status BrokerNotHeard() {
+  return absl::UnavailableError("the gateway has not heard of the broker yet: try again shortly, check --broker");
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<RelayImpl>> RelayImpl::Create(const Options& options, fleet::Fleet& fleet,
                                                              const Clock& clock, Metrics& metrics) {
@@ -87,9 +94,7 @@ absl::StatusOr<std::vector<int32_t>> RelayImpl::PromptOf(GenerateRequest& reques
 absl::StatusOr<fleet::ModelView> RelayImpl::FindModel(const std::string& name) const {
   std::optional<fleet::ModelView> model = fleet_.Find(name);
   if (!model.has_value()) {
-    if (!fleet_.has_snapshot()) {
-      return absl::UnavailableError("the gateway has not heard of the broker yet: try again shortly, check --broker");
-    }
+    if (!fleet_.has_snapshot()) return BrokerNotHeard();
     if (fleet_.LeftOfLate(name)) {
       return absl::UnavailableError(
           absl::StrCat("no engine of model ", name, " is there: its last one left; try again once one is started"));
@@ -149,7 +154,8 @@ absl::StatusOr<std::string> RelayImpl::Detokenize(const std::string& model_name,
   return (*model.text)->tokenizer().Decode(ids, /*skip_special=*/false);
 }
 
-std::vector<ModelInfo> RelayImpl::ListModels() {
+absl::StatusOr<std::vector<ModelInfo>> RelayImpl::ListModels() {
+  if (!fleet_.has_snapshot()) return BrokerNotHeard();
   std::vector<ModelInfo> models;
   for (const fleet::ModelView& model : fleet_.Models()) {
     if (!route::IsServed(model)) continue;

@@ -51,7 +51,7 @@ class RelayImpl final : public Relay {
   void Refused(GenerateRequest request, const absl::Status& why) override;
   absl::StatusOr<std::vector<int32_t>> Tokenize(const std::string& model, const std::variant<std::string, Chat>& input,
                                                 bool parse_special) override;
-  std::vector<ModelInfo> ListModels() override;
+  absl::StatusOr<std::vector<ModelInfo>> ListModels() override;
   absl::StatusOr<std::string> Detokenize(const std::string& model, std::span<const int32_t> ids) override;
 
   /// Counters of every model and engine that is served, and how many are READY, into the metrics: before they are read.

@@ -122,7 +122,9 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* GenerateDoor::Generate(grpc::Cal
 grpc::ServerUnaryReactor* GenerateDoor::ListModels(grpc::CallbackServerContext* context,
                                                    const v1::ListModelsRequest* request,
                                                    v1::ListModelsResponse* response) {
-  for (const relay::ModelInfo& info : relay_.ListModels()) {
+  const absl::StatusOr<std::vector<relay::ModelInfo>> models = relay_.ListModels();
+  if (!models.ok()) return Done(context, models.status());
+  for (const relay::ModelInfo& info : *models) {
     v1::ModelInfo& model = *response->add_models();
     model.set_name(info.name);
     model.set_max_model_len_tokens(info.max_model_len_tokens);

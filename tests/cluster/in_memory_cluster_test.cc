@@ -51,7 +51,7 @@ class InMemoryCluster : public ::testing::Test {
     fleet_->OnSnapshot("incarnation", table);
     absl::Mutex mutex;
     absl::MutexLock lock(&mutex);
-    for (int i = 0; i < 1000 && (relay_->ListModels().empty() || !relay_->Tokenize("tiny", "x", false).ok()); ++i) {
+    for (int i = 0; i < 1000 && (relay_->ListModels()->empty() || !relay_->Tokenize("tiny", "x", false).ok()); ++i) {
       mutex.AwaitWithTimeout(absl::Condition(
                                  +[](int*) { return false; }, &i),
                              absl::Milliseconds(10));

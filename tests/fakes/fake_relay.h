@@ -134,7 +134,7 @@ class FakeRelay final : public gateway::relay::Relay {
                                                 const std::variant<std::string, gateway::relay::Chat>&, bool) override {
     return absl::UnimplementedError("no door asks for it");
   }
-  std::vector<gateway::relay::ModelInfo> ListModels() override { return models; }
+  absl::StatusOr<std::vector<gateway::relay::ModelInfo>> ListModels() override { return models; }
   absl::StatusOr<std::string> Detokenize(const std::string&, std::span<const int32_t> ids) override {
     ++detokenized;
     if (detokenize) return detokenize();
@@ -167,7 +167,8 @@ class FakeRelay final : public gateway::relay::Relay {
   std::function<absl::Status(const gateway::relay::GenerateRequest&)> check;
   std::function<void(std::shared_ptr<FakeCall>)> on_generate;
   std::function<std::string()> detokenize;  // else a letter for each id
-  std::vector<gateway::relay::ModelInfo> models = {{.name = "m", .max_model_len_tokens = 2048, .engines = 1}};
+  absl::StatusOr<std::vector<gateway::relay::ModelInfo>> models =
+      std::vector<gateway::relay::ModelInfo>{{.name = "m", .max_model_len_tokens = 2048, .engines = 1}};
 
  private:
   static std::vector<int32_t> PromptIds(const gateway::relay::Input& input) {

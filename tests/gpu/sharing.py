@@ -95,8 +95,14 @@ class Cluster:
         engine = self.start("engine", f"--model={model or self.args.model}", f"--model_name={name}", f"--broker={self.broker.grpc}",
                             f"--shm_dir={self.folder / 'shm'}", f"--backend={self.args.backend}", f"--kv_cache_bytes={memory}KiB",
                             f"--dtype={dtype}", f"--kv_cache_dtype={dtype}", f"--revoke_deadline={DEADLINE_MS}ms", *flags)
-        wait(lambda: f'"{name}"' in self.gateway.get("/v1/models"), f"{name} is served")
+        wait(lambda: f'"{name}"' in self.models(), f"{name} is served")
         return engine
+
+    def models(self):
+        try:
+            return self.gateway.get("/v1/models")
+        except urllib.error.HTTPError as error:  # 503: it has not heard of the broker yet
+            return error.read().decode()
 
     def ask(self, model, prompt, tokens):
         body = {"model": model, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "stream": True, "ignore_eos": True,

@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 class DoorTest : public DoorFixture {};
 
 TEST_F(DoorTest, ModelsAreListedAndFoundByName) {
-  relay_.models = {{"a/b", 128, 1}, {"m", 2048, 2}};
+  relay_.models = std::vector<relay::ModelInfo>{{"a/b", 128, 1}, {"m", 2048, 2}};
   client_->SendRequest("GET", "/v1/models");
   const json list = json::parse(client_->ReadResponse()->body);
   EXPECT_EQ(list["object"], "list");
@@ -32,6 +32,16 @@ TEST_F(DoorTest, ModelsAreListedAndFoundByName) {
   const auto unknown = client_->ReadResponse();
   EXPECT_EQ(unknown->status, 404);
   EXPECT_THAT(unknown->body, HasSubstr("model_not_found"));
+}
+
+TEST_F(DoorTest, ModelsThatAreNotKnownYetAreNoEmptyList) {
+  relay_.models = absl::UnavailableError("not heard yet");
+  for (const char* path : {"/v1/models", "/v1/models/m"}) {
+    client_->SendRequest("GET", path);
+    const auto answer = client_->ReadResponse();
+    EXPECT_EQ(answer->status, 503) << path;
+    EXPECT_THAT(answer->body, HasSubstr("not heard yet")) << path;
+  }
 }
 
 TEST_F(DoorTest, TheRelayHearsWhereEachPromptCameFrom) {

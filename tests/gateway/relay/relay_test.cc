@@ -397,11 +397,20 @@ TEST_F(RelayTest, AnUnknownModelIsNotFoundAndAModelWithoutCardUnavailable) {
   EXPECT_EQ(Run(request).code(), absl::StatusCode::kUnavailable);
 }
 
+TEST_F(RelayTest, ListsNoModelsBeforeTheBrokerIsHeard) {
+  const absl::Status not_heard =
+      absl::UnavailableError("the gateway has not heard of the broker yet: try again shortly, check --broker");
+  EXPECT_EQ(relay_->ListModels().status(), not_heard);
+  EXPECT_EQ(Run(Prompt("x")), not_heard);
+  fleet_->OnSnapshot("incarnation", {});
+  EXPECT_THAT(*relay_->ListModels(), SizeIs(0));
+}
+
 TEST_F(RelayTest, ListsModelsWithALivingEngine) {
   Serve({"a", "b"});
   fleet_->OnUpdate(Ready("c", "other"));
   WaitForText("other");
-  const std::vector<relay::ModelInfo> models = relay_->ListModels();
+  const std::vector<relay::ModelInfo> models = *relay_->ListModels();
   ASSERT_THAT(models, SizeIs(2));
   EXPECT_EQ(models[0].name, "m");
   EXPECT_EQ(models[0].engines, 2);
