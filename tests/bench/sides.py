@@ -18,7 +18,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 import grpc  # noqa: E402
-from conftest import ROOT, SMOLLM2, Cluster, instance_of, python_stubs  # noqa: E402
+from conftest import ROOT, SMOLLM2, Cluster, go_duration, instance_of, python_stubs  # noqa: E402
 
 TOKEN_BYTES = 30 * 2 * 3 * 64 * 2  # bf16 KV of a SmolLM2 token: layers, K and V, KV heads, head size, bytes
 VOCABULARY = (100, 40000)
@@ -83,11 +83,6 @@ def beside(work):
         finally:
             ending.set()
         running.result()
-
-
-def go_duration(text):
-    """Seconds of absl's notation: 1.5ms, 20us, 1s."""
-    return sum(float(n) * {"s": 1, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}[u] for n, u in re.findall(r"([\d.]+)(ms|us|ns|s)", text))
 
 
 class Answer:

@@ -101,6 +101,12 @@ def instance_of(token):
     return hashlib.sha256(token.encode()).hexdigest()[:32]
 
 
+def go_duration(text):
+    """Seconds of absl's notation: 1m30s, 1.5ms, 20us."""
+    units = {"m": 60, "s": 1, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+    return sum(float(n) * units[unit] for n, unit in re.findall(r"([\d.]+)(ms|us|ns|s|m)", text))
+
+
 class Process:
     """One server: its addresses (from its first line on standard output), its log, its end."""
 

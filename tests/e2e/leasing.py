@@ -5,13 +5,14 @@ import itertools
 import os
 import pathlib
 import random
+import re
 import socket
 import threading
 import time
 
 import grpc
 import pytest
-from conftest import TINY, WAIT, Cluster, wait_until
+from conftest import TINY, WAIT, Cluster, go_duration, wait_until
 
 MODEL = TINY / "tiny-llama-a"  # blocks of 16 tokens have 16 KiB in bf16
 BLOCK_TOKENS = 16
@@ -350,6 +351,18 @@ def half_lent_to(cluster, *borrowers):
     """A condition: an engine `donor` with 128 blocks lends to each of these, and nearly half of what it has."""
     return lambda: (cluster.blocks("donor", "leased_out") > 48 and
                     {lease[3] for lease in cluster.leases() if lease[1] == "granted"} == set(borrowers))
+
+
+def needs_met(engine):
+    """By its log, of each need of its own that was met: seconds until the memory was back, and from then until its loop had
+    taken it."""
+    said = re.findall(r"what was lent is back (\S+) after it was needed, .*, and taken (\S+) later", engine.text())
+    return [(go_duration(back), go_duration(taken)) for back, taken in said]
+
+
+def needs_ended(engine):
+    """How many were met, or were over before all that was lent was back: what they lacked had come free."""
+    return len(needs_met(engine)) + len(re.findall(r"needed the last \d+ are needed no more", engine.text()))
 
 
 def storm(leasing, seed, ending, revoked):
