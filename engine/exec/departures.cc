@@ -66,16 +66,18 @@ void Departures::EmptyThoseThatCan() {
   if (departing_.empty()) return;
   const absl::Time now = parts_.clock->Now();
   if (now >= NextSlice()) slice_until_ = now + kIdleSlice;
-  absl::btree_map<std::string, int64_t> waiting;  // blocks, and some to spare, by donor
+  absl::btree_map<std::string, int64_t> waiting;  // blocks, by donor
   int64_t promised = 0;
   for (const kv::RegionId departing : departing_) {
     const LeasedRegion& region = parts_.regions->at(departing);
     const kv::PlaceCounts counts = parts_.cache->region(departing);
-    const int64_t blocks = counts.used + counts.cached;
-    if (region.departure.waiting()) waiting[region.donor] += blocks + blocks / kSpareDivisor;
-    if (region.departure.emptying()) promised += blocks - parts_.cache->num_moves_from(departing);
+    if (region.departure.waiting()) waiting[region.donor] += counts.used + counts.cached;
+    if (!region.departure.draining()) continue;
+    const int64_t leave = counts.used + (region.departure.emptying() ? counts.cached : 0);
+    promised += std::max<int64_t>(0, leave - parts_.cache->num_moves_from(departing));
   }
   if (waiting.empty()) return;
+  for (auto& [donor, blocks] : waiting) blocks += blocks / kSpareDivisor;
   int64_t room = parts_.cache->RoomAtHome() - promised;
   for (const auto& [id, region] : *parts_.regions) {
     if (region.departure.in_use() && !waiting.contains(region.donor)) room += parts_.cache->region(id).free;

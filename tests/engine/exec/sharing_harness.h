@@ -96,10 +96,13 @@ class SharingHarness : private LoopObserver {
   /// Called when a request runs for the first time, and when it has ended.
   std::function<void(const LiveRequest&request)> on_started, on_ended;
 
+  /// Whose a lease is.
+  std::function<std::string(int64_t id)> donor_of = [](int64_t id) { return absl::StrCat("donor", id); };
+
   /// A donor has granted so many blocks, which are not open yet.
   void Grant(int64_t id, int64_t blocks) {
     coordinator_.OnLease({.id = kv::LeaseId(id),
-                          .donor = absl::StrCat("donor", id),
+                          .donor = donor_of(id),
                           .donor_instance = "other",
                           .borrower_instance = "me",
                           .extent = {0, blocks},

@@ -81,26 +81,31 @@ bool IsCached(SharingHarness& harness, unsigned seed) {
   return usage.cached_local_tokens + usage.cached_donor_tokens == 20;
 }
 
-// Own memory is fuller than its watermark, and the lease is full. What is spilled first takes room that the lease's blocks
-// would need.
-TEST(SharingMovesTest, ALeaseInNoHurryWaitsForRoomForTheSpillsToo) {
-  constexpr int64_t kNext = kLease + 1, kMore = kLease + 2, kBlocks = 12;
+// Own memory is fuller than its watermark, and what a donor has lent is full. What is spilled first takes room that its
+// blocks would need.
+TEST(SharingMovesTest, LeasesInNoHurryWaitForRoomForTheSpillsToo) {
+  constexpr int64_t kNext = 20, kMore = 21, kBlocks = 12, kRoom = kBlocks * 5 / 4;
   constexpr unsigned kConversations = 5;
-  SharingHarness harness({.num_blocks = 40, .stream = StreamMode::kInPlace});
-  harness.Converse(kConversations, kOutputTokens);
-  harness.coordinator().OnLeaseResponse(coordinator::LeaseResponse{.lendable_bytes = 1000 * harness.block_bytes()});
-  harness.AwaitCoordinator();
-  harness.Borrow(kLease, kBlocks);
-  harness.Settle();
-  ASSERT_EQ(harness.load().kv_blocks_leased_in_used, kBlocks);
-  harness.coordinator().OnRevoked(kv::LeaseId(kLease), absl::Seconds(10));
-  ASSERT_TRUE(harness.heard().WaitFor(absl::StrCat("Drain ", kLease)));
-  harness.Borrow(kNext, kBlocks * 5 / 4);
-  harness.Settle();
-  EXPECT_EQ(harness.load().kv_blocks_leased_in, kBlocks + kBlocks * 5 / 4) << "it waits";
-  harness.Borrow(kMore, kBlocks);
-  ASSERT_TRUE(harness.PumpUntil([&] { return harness.load().kv_blocks_leased_in == kBlocks * 5 / 4 + kBlocks; }));
-  for (unsigned seed = 1; seed <= kConversations; ++seed) EXPECT_TRUE(IsCached(harness, seed)) << seed;
+  for (const int64_t leases : {1, 4}) {
+    SharingHarness harness({.num_blocks = 40, .stream = StreamMode::kInPlace});
+    harness.donor_of = [](int64_t id) { return id < kNext ? "leaves" : "stays"; };
+    harness.Converse(kConversations, kOutputTokens);
+    harness.coordinator().OnLeaseResponse(coordinator::LeaseResponse{.lendable_bytes = 1000 * harness.block_bytes()});
+    harness.AwaitCoordinator();
+    for (int64_t id = 1; id <= leases; ++id) harness.Borrow(id, kBlocks / leases);
+    harness.Settle();
+    ASSERT_EQ(harness.load().kv_blocks_leased_in_used, kBlocks);
+    for (int64_t id = 1; id <= leases; ++id) {
+      harness.coordinator().OnRevoked(kv::LeaseId(id), absl::Seconds(10));
+      ASSERT_TRUE(harness.heard().WaitFor(absl::StrCat("Drain ", id)));
+    }
+    harness.Borrow(kNext, kRoom);
+    harness.Settle();
+    EXPECT_EQ(harness.load().kv_blocks_leased_in, kBlocks + kRoom) << "they wait";
+    harness.Borrow(kMore, kBlocks);
+    ASSERT_TRUE(harness.PumpUntil([&] { return harness.load().kv_blocks_leased_in == kRoom + kBlocks; }));
+    for (unsigned seed = 1; seed <= kConversations; ++seed) EXPECT_TRUE(IsCached(harness, seed)) << leases << seed;
+  }
 }
 
 // There is room for one of them.
