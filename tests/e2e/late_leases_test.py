@@ -8,7 +8,7 @@ import pytest
 from leasing import TakenBack
 
 SHARE, TOGETHER = 0.02, 8  # about as many as a donor of these tests lends at once
-LEAST = 30  # fewer say nothing of a share; a run has some 60 on a quiet machine and hundreds on a busy one
+LEAST = 30  # fewer say nothing of a share; a whole run has hundreds
 
 
 def is_whole(session):
