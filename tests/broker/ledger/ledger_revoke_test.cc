@@ -271,6 +271,21 @@ TEST_F(LedgerTest, YoungLeasesAndSmallDifferencesStayForPeaceSake) {
   EXPECT_EQ(BlocksOf("first"), 90) << "the second has 70 of its share of 80";
 }
 
+// The young ones lie further in, and would go first.
+TEST_F(LedgerTest, OfWhoHasMoreThanItsShareTheOldLeasesGo) {
+  AddEngine(EngineOf("first"), {}, kBlocks);
+  AddEngine(EngineOf("second"), {}, kBlocks);
+  AddEngine(EngineOf("code"));
+  Activate(Request("first", 90).leases);
+  now_ += absl::Seconds(2);
+  const std::vector<Lease> young = Request("first", 1000).leases;
+  ASSERT_EQ(TotalBlocks(young), 70);
+  Activate(young);
+  Request("second", 1000);
+  EXPECT_EQ(BlocksOf("first"), 80);
+  for (const Lease& lease : young) EXPECT_EQ(Current(lease.id).state, LeaseState::kGranted) << lease.extent.first_block;
+}
+
 TEST_F(LedgerTest, WhatAnIdleBorrowerHasCachedYieldsToTokensThatWait) {
   AddEngine(EngineOf("idle"), {}, kBlocks);
   AddEngine(EngineOf("busy"), {}, kBlocks);
