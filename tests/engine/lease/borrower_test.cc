@@ -221,8 +221,10 @@ TEST(BorrowerTest, ADonorThatTakesNoStoresIsLeftWithAllItsLeases) {
   (void)Take(borrower);
   borrower.DonorSilent(kId, kStart);
   EXPECT_THAT(Take(borrower), ElementsAre("drain 1", "drain 2"));
+  const int64_t ignored = borrower.ignored();
   borrower.DonorSilent(kId, kStart);
   EXPECT_THAT(Take(borrower), IsEmpty());
+  EXPECT_EQ(borrower.ignored(), ignored + 1);
 }
 
 // Stores that it does not take keep others from going elsewhere, however long its leases may take to leave.

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "engine/lease/donor.h"
 #include "tests/engine/lease/donor_harness.h"
 
@@ -79,6 +80,12 @@ TEST(DonorNeedTest, WithinOneNeedTooWhoHasTheMostGivesNext) {
   for (const auto& [id, at] : {std::pair(4, 70), {5, 50}}) Lend(donor, OfBorrower("poor", id, at));
   donor.NeedBack(11, kStart);
   EXPECT_THAT(Take(donor), ElementsAre("revoke 3 in 50ms", "revoke 5 in 50ms"));
+
+  Donor equals = NewDonor();
+  for (const auto& [id, at] : {std::pair(1, 90), {2, 80}, {3, 50}}) Lend(equals, OfBorrower("rich", id, at));
+  for (const auto& [id, at] : {std::pair(4, 70), {5, 60}}) Lend(equals, OfBorrower("poor", id, at));
+  equals.NeedBack(11, kStart);
+  EXPECT_THAT(Take(equals), ElementsAre("revoke 3 in 50ms", "revoke 5 in 50ms")) << "the innermost of what is left";
 }
 
 TEST(DonorNeedTest, WhoGivesNextDoesNotDependOnHowHotItSaysItsLeasesAre) {
@@ -122,6 +129,35 @@ TEST(DonorNeedTest, NoMoreIsTakenThanWasAdvisedForAllTogether) {
   donor.TakeActions();
   donor.TakeAdvised({kv::LeaseId(2), kv::LeaseId(3)}, kStart);
   EXPECT_THAT(Take(donor), ElementsAre("revoke 1 in 50ms"));
+}
+
+TEST(DonorNeedTest, NoBlockLessIsTakenThanWasAdvised) {
+  Donor donor = NewDonor();
+  for (const int64_t id : {1, 2}) {
+    Lease lease = MakeLease(id, 90 + id, /*num_blocks=*/1);
+    lease.borrower_instance = absl::StrCat("borrower-", id);
+    Lend(donor, lease);
+  }
+  donor.TakeAdvised({kv::LeaseId(1), kv::LeaseId(2)}, kStart);
+  EXPECT_THAT(Take(donor), ElementsAre("revoke 1 in 50ms", "revoke 2 in 50ms"));
+}
+
+TEST(DonorNeedTest, WhoWeighsMoreMayHaveMore) {
+  Donor donor = NewDonor();
+  donor.SetWeights({{"busy", 1000}, {"light", 1}});
+  for (const auto& [id, at] : {std::pair(1, 90), {2, 80}}) Lend(donor, OfBorrower("busy", id, at));
+  Lend(donor, OfBorrower("light", 3, 70));
+  donor.NeedBack(1, kStart);
+  EXPECT_THAT(Take(donor), ElementsAre("revoke 3 in 50ms"));
+}
+
+TEST(DonorNeedTest, WhoIsNewWeighsAsMuchAsTheHeaviest) {
+  Donor donor = NewDonor();
+  donor.SetWeights({{"busy", 1000}});
+  for (const auto& [id, at] : {std::pair(1, 90), {2, 80}}) Lend(donor, OfBorrower("busy", id, at));
+  Lend(donor, OfBorrower("new", 3, 70));
+  donor.NeedBack(1, kStart);
+  EXPECT_THAT(Take(donor), ElementsAre("revoke 2 in 50ms"));
 }
 
 TEST(DonorNeedTest, ANeedWithoutAdviceGoesByTheWeightsThatTheBrokerSaidBefore) {

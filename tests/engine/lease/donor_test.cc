@@ -300,6 +300,20 @@ TEST(DonorTest, ABrokerThatDoesNotKnowALeaseIsToldOfItAgain) {
   }
 }
 
+TEST(DonorTest, WhatASnapshotSaysOfALeaseIsDone) {
+  Donor donor = ActiveDonor();
+  std::vector<Lease> leases = donor.Held();
+  leases.at(0).state = State::kRevoking;
+  donor.OnLeaseSnapshot(leases, kStart);
+  EXPECT_THAT(Take(donor), ElementsAre("revoke 1 in 50ms"));
+}
+
+TEST(DonorTest, ATtlCountsFromTheOpening) {
+  Donor donor = GrantedDonor();
+  donor.BorrowerOpened(kId, kStart + kTtl / 2);
+  EXPECT_EQ(donor.NextDeadline(), kStart + kTtl / 2 + kTtl);
+}
+
 TEST(DonorTest, AnOfferThatTheBrokerWithdrewIsNotGranted) {
   Donor clearing = ClearingDonor();
   clearing.OnLeaseSnapshot({}, kStart);
