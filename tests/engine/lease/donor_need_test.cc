@@ -142,22 +142,15 @@ TEST(DonorNeedTest, NoBlockLessIsTakenThanWasAdvised) {
   EXPECT_THAT(Take(donor), ElementsAre("revoke 1 in 50ms", "revoke 2 in 50ms"));
 }
 
-TEST(DonorNeedTest, WhoWeighsMoreMayHaveMore) {
-  Donor donor = NewDonor();
-  donor.SetWeights({{"busy", 1000}, {"light", 1}});
-  for (const auto& [id, at] : {std::pair(1, 90), {2, 80}}) Lend(donor, OfBorrower("busy", id, at));
-  Lend(donor, OfBorrower("light", 3, 70));
-  donor.NeedBack(1, kStart);
-  EXPECT_THAT(Take(donor), ElementsAre("revoke 3 in 50ms"));
-}
-
-TEST(DonorNeedTest, WhoIsNewWeighsAsMuchAsTheHeaviest) {
-  Donor donor = NewDonor();
-  donor.SetWeights({{"busy", 1000}});
-  for (const auto& [id, at] : {std::pair(1, 90), {2, 80}}) Lend(donor, OfBorrower("busy", id, at));
-  Lend(donor, OfBorrower("new", 3, 70));
-  donor.NeedBack(1, kStart);
-  EXPECT_THAT(Take(donor), ElementsAre("revoke 2 in 50ms"));
+TEST(DonorNeedTest, WhoWeighsMoreMayHaveMoreAndWhoIsNewWeighsAsMuchAsTheHeaviest) {
+  for (const bool is_new : {false, true}) {
+    Donor donor = NewDonor();
+    donor.SetWeights({{"busy", 1000}, {is_new ? "another" : "light", 1}});
+    for (const auto& [id, at] : {std::pair(1, 90), {2, 80}}) Lend(donor, OfBorrower("busy", id, at));
+    Lend(donor, OfBorrower("light", 3, 70));
+    donor.NeedBack(1, kStart);
+    EXPECT_THAT(Take(donor), ElementsAre(is_new ? "revoke 2 in 50ms" : "revoke 3 in 50ms"));
+  }
 }
 
 TEST(DonorNeedTest, ANeedWithoutAdviceGoesByTheWeightsThatTheBrokerSaidBefore) {
