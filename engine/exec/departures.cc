@@ -77,15 +77,15 @@ void Departures::EmptyThoseThatCan() {
     promised += std::max<int64_t>(0, leave - parts_.cache->num_moves_from(departing));
   }
   if (waiting.empty()) return;
-  for (auto& [donor, blocks] : waiting) blocks += blocks / kSpareDivisor;
   int64_t room = parts_.cache->RoomAtHome() - promised;
   for (const auto& [id, region] : *parts_.regions) {
     if (region.departure.in_use() && !waiting.contains(region.donor)) room += parts_.cache->region(id).free;
   }
   for (auto& [donor, blocks] : waiting) {
+    blocks += blocks / kSpareDivisor;
     if (blocks == 0 || blocks <= room) room -= std::exchange(blocks, 0);
+    homeless_blocks_ += blocks;
   }
-  for (const auto& [donor, blocks] : waiting) homeless_blocks_ += blocks;
   if (homeless_blocks_ > 0) homeless_blocks_ = std::max<int64_t>(0, homeless_blocks_ - room);
   for (const kv::RegionId departing : departing_) {
     LeasedRegion& region = parts_.regions->at(departing);
