@@ -74,12 +74,17 @@ def borrow_of_two(leasing, stubs, talks, **load):
         lambda: {"donor", "donor2"} == {lease[2] for lease in leasing.leases()}, "it leases of both")
 
 
+def two_rounds(talks):
+    """As many answers as all clients together want in two rounds."""
+    return 2 * len(talks.conversations) * len(talks.turns)
+
+
 def settle(load, talks, rng, missed):
     """Until clients, in two rounds and some moment more, have missed nothing of what they come back to. Returns what they
     have missed till then."""
     for _ in range(10):
         before = missed()
-        load.answered(2 * len(talks.conversations) * len(talks.turns) + rng.randrange(30))
+        load.answered(two_rounds(talks) + rng.randrange(30))
         if missed() == before:
             return before
     pytest.fail(f"{missed()} tokens were missed, and it goes on")
@@ -95,7 +100,7 @@ def test_an_engine_that_ends_in_order_gives_back_and_nothing_is_lost(leasing, st
     first = rng.choice(["donor", "donor2"])
     gone = leasing.engines.pop(first)
     assert gone.stop() == 0
-    load.until(hits(leasing, "chat"), "hits in leases of the other").answered(2 * len(talks.conversations) * len(talks.turns))
+    load.until(hits(leasing, "chat"), "hits in leases of the other").answered(two_rounds(talks))
     print(f"{first} ended; {load.computed_again['chat'] - again} tokens were computed again")
     assert load.computed_again["chat"] == again
     assert leasing.count("chat", "swiftcache_lease_lost_total") == lost
@@ -159,7 +164,7 @@ def test_what_an_engine_that_ends_in_order_gives_back_is_not_computed_again(leas
     first = rng.choice(["donor", "donor2"])
     holds = leasing.blocks(first, "leased_out")
     assert leasing.engines.pop(first).stop() == 0
-    load.answered(2 * len(talks.conversations) * len(talks.turns)).stop()
+    load.answered(two_rounds(talks)).stop()
     print(f"{first} ended, of which {holds:.0f} blocks were leased; {load.not_cached - missed} tokens were computed again")
     assert holds > 0 and load.not_cached == missed
     leasing.finish()
