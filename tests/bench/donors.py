@@ -22,6 +22,8 @@ import time
 from sides import (TOKEN_BYTES, Asker, Conversations, Revoker, arguments, beside, cluster_ratio_interval, go_duration,
                    interval, percentile, random_tokens, ratio_interval, run)
 
+from leasing import NEED_MET, NEED_OVER  # of tests/e2e, which sides puts on the path
+
 BLOCK_TOKENS = 16
 
 
@@ -53,8 +55,7 @@ def reclaim(bench):
             while not (back or gone) and time.monotonic() < patience:
                 time.sleep(0.005)
                 log = donor.text()[seen:]
-                back = re.search(r"what was lent is back (\S+) after it was needed, all of (\d+) blocks, and taken (\S+) later", log)
-                gone = re.search(r"blocks that were lent and needed the last \d+ are needed no more", log)
+                back, gone = re.search(NEED_MET, log), re.search(NEED_OVER, log)
             call.cancel()
             other.result()
             assert back or gone, f"what was needed did not come back in 20 s:\n{log}"

@@ -363,16 +363,21 @@ def half_lent_to(cluster, *borrowers):
                     {lease[3] for lease in cluster.leases() if lease[1] == "granted"} == set(borrowers))
 
 
+# How a donor's need of what it had lent ended, by its log: how long until it was back, how many blocks, how long until its
+# loop had taken it; or before all of it was back, since what was lacking had come free.
+NEED_MET = r"what was lent is back (\S+) after it was needed, all of (\d+) blocks, and taken (\S+) later"
+NEED_OVER = r"blocks that were lent and needed the last \d+ are needed no more"
+
+
 def needs_met(engine):
     """By its log, of each need of its own that was met: seconds until the memory was back, and from then until its loop had
     taken it."""
-    said = re.findall(r"what was lent is back (\S+) after it was needed, .*, and taken (\S+) later", engine.text())
-    return [(go_duration(back), go_duration(taken)) for back, taken in said]
+    return [(go_duration(back), go_duration(taken)) for back, _, taken in re.findall(NEED_MET, engine.text())]
 
 
 def needs_ended(engine):
-    """How many were met, or were over before all that was lent was back: what they lacked had come free."""
-    return len(needs_met(engine)) + len(re.findall(r"needed the last \d+ are needed no more", engine.text()))
+    """How many, in either way."""
+    return len(re.findall(f"{NEED_MET}|{NEED_OVER}", engine.text()))
 
 
 def storm(leasing, seed, ending, revoked):
