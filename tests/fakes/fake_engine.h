@@ -22,7 +22,8 @@
 
 namespace swiftcache::engine {
 
-/// Thread-safety: safe, but a sink is called by the test alone.
+/// Thread-safety: safe, but a sink is called by the test alone. What ended is kept: Cancel may be called by a sink, which
+/// an engine would not destroy then.
 class FakeEngine final : public exec::Engine {
  public:
   struct Live {
@@ -119,13 +120,13 @@ class FakeEngine final : public exec::Engine {
  private:
   template <typename Condition>
   void EndIf(const std::string& id, absl::Status status, const Condition& condition) {
-    std::unique_ptr<exec::ResponseSink> sink;
+    exec::ResponseSink* sink = nullptr;
     {
       absl::MutexLock lock(&mutex_);
       const auto it = live_.find(id);
       if (it == live_.end() || !condition(it->second)) return;
-      sink = std::move(it->second.sink);
-      live_.erase(it);
+      sink = it->second.sink.get();
+      ended_.push_back(live_.extract(it));
     }
     sink->OnDone(std::move(status));
     sink->OnStepEnd();
@@ -133,6 +134,7 @@ class FakeEngine final : public exec::Engine {
 
   mutable absl::Mutex mutex_;
   std::map<std::string, Live> live_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::map<std::string, Live>::node_type> ended_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> cancelled_ ABSL_GUARDED_BY(mutex_);
   std::vector<absl::StatusCode> refusals_ ABSL_GUARDED_BY(mutex_);
   exec::EngineLoad load_ ABSL_GUARDED_BY(mutex_);
