@@ -58,13 +58,19 @@ def text_of(log):
 
 
 def fallen(folder, stage):
-    """What CTest says of binaries that ended without a failing case: `NAME (SEGFAULT), NAME (Timeout)`, or nothing."""
+    """What CTest says of binaries that ended without a failing case: `NAME (SEGFAULT) in CASE, NAME (Timeout)`, or nothing."""
     def told(name):
         report = folder / f"{stage.removeprefix('unit-')}-gtest" / f"{name}.json"
         return report.exists() and any(result == "fail" for _, result, _ in gtest_cases(report))
 
-    listed = re.findall(r"^\s+\d+ - (\S+) (\(.+\))", text_of(folder / f"{stage}.log"), re.MULTILINE)
-    return ", ".join(f"{name} {why}" for name, why in listed if not told(name))
+    def begun_last(name):
+        output = re.search(rf"Test\s+#\d+: {re.escape(name)} \.*\*\*\*.*?(?=^ *\d+/\d+ Test|\Z)", log, re.DOTALL | re.MULTILINE)
+        begun = re.findall(r"^\[ RUN      \] (\S+)", output[0], re.MULTILINE) if output else []
+        return f" in {begun[-1]}" if begun else ""
+
+    log = text_of(folder / f"{stage}.log")
+    listed = re.findall(r"^\s+\d+ - (\S+) (\(.+\))", log, re.MULTILINE)
+    return ", ".join(f"{name} {why}{begun_last(name)}" for name, why in listed if not told(name))
 
 
 def cases(folder):
