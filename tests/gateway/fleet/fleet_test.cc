@@ -92,6 +92,17 @@ class FleetTest : public ::testing::Test {
     }
   }
 
+  // Has "a" asked for its card until fetch `held` has begun, which waits for the gate.
+  void AskUntilHeld(int held) {
+    gate_.Close();
+    engine_.on_card_fetch = [this, held](int fetch) { return fetch == held ? gate_.Pass() : void(); };
+    while (engine_.card_fetches() < held) {
+      clock_.Advance(absl::Seconds(10));
+      fleet_->OnSnapshot("b1", {Engine("a")});  // wakes who sleeps through a pause
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+  }
+
   FakeClock clock_;
   Gate gate_;
   fakes::FakeEngine engine_;
@@ -323,28 +334,20 @@ TEST_F(FleetTest, TriesAgainWhenACardCannotBeFetched) {
 }
 
 TEST_F(FleetTest, AnEngineThatComesIsAskedForItsCardAtOnceWhateverAnotherDid) {
-  engine_.SetCard(fakes::ByteModelCard(""), std::deque<absl::Status>(20, absl::UnavailableError("no answer")));
-  fleet_->OnSnapshot("b1", {Engine("a")});
-  while (engine_.card_fetches() < 20) {
-    clock_.Advance(absl::Seconds(10));
-    std::this_thread::yield();
-  }
+  std::deque<absl::Status> failures(20, absl::UnavailableError("no answer"));
+  failures.back() = absl::DataLossError("hash");
+  engine_.SetCard(fakes::ByteModelCard(""), failures);
+  AskUntilHeld(20);
+  gate_.Open();
+  WaitForText(absl::StatusCode::kDataLoss);
   fleet_->OnUpdate(Engine("b"));  // and the clock stands still: "a" is not asked again
   EXPECT_TRUE(Soon([this] { return fleet_->Find("m")->text.ok(); }));
   EXPECT_EQ(engine_.card_fetches(), 21);
 }
 
 TEST_F(FleetTest, AnEngineThatComesWaitsForNoneThatFailedBeforeAndDoesNotAnswer) {
-  gate_.Close();
-  engine_.on_card_fetch = [this](int fetch) {
-    if (fetch == 2) gate_.Pass();
-  };
   engine_.SetCard(fakes::ByteModelCard(""), {absl::UnavailableError("starting")});
-  fleet_->OnSnapshot("b1", {Engine("a")});
-  while (engine_.card_fetches() < 2) {
-    clock_.Advance(absl::Milliseconds(1));
-    std::this_thread::yield();
-  }
+  AskUntilHeld(2);
   fleet_->OnUpdate(Engine("b"));
   EXPECT_TRUE(Soon([this] { return fleet_->Find("m")->text.ok(); }));
   gate_.Open();
