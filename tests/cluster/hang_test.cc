@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 #include <random>
 #include <thread>
 #include <vector>
@@ -16,8 +18,12 @@ namespace {
 class HangTest : public LeaseTest, public testing::WithParamInterface<Way> {
  protected:
   static constexpr int64_t kDonorBlocks = 160, kDonorBlockTokens = 8;
-  // What is due together is late together: of one test all may be, of all others few are.
-  static void TearDownTestSuite() { EXPECT_LE(late_ - most_late_, revoked_ / 10) << "of " << revoked_; }
+  // What is due together is late together: of two tests all may be, of all others few are.
+  static void TearDownTestSuite() {
+    std::ranges::sort(late_, std::greater());
+    for (size_t i = 0; i < late_.size() && i < 2; ++i) late_[i] = 0;
+    EXPECT_LE(std::accumulate(late_.begin(), late_.end(), 0.0), revoked_ / 10) << "of " << revoked_;
+  }
 
   NodeOptions Donor() {
     return {.name = "near",
@@ -53,11 +59,10 @@ class HangTest : public LeaseTest, public testing::WithParamInterface<Way> {
       const auto count = static_cast<double>(donor.reclaims().count);  // before what it is compared with
       return count >= given_ && count <= WithoutTheLoop(donor, borrower);
     }));
-    EXPECT_LE(donor.reclaims().last, kRevokeDeadline + absl::Milliseconds(500));  // a loaded machine's
+    // Late as on a loaded machine; a deadline that a donor forgets shows itself after more seconds, or never.
+    EXPECT_LE(donor.reclaims().last, kRevokeDeadline + absl::Seconds(1.5));
     revoked_ += donor.reclaims().count;
-    const double late = donor.Count("swiftcache_lease_late_total");
-    late_ += late;
-    most_late_ = std::max(most_late_, late);
+    late_.push_back(donor.Count("swiftcache_lease_late_total"));
   }
   // Leases that its coordinator gave back unread, those that it lost, to a fence mostly, and those that it never used.
   static double WithoutTheLoop(Node& donor, Node& borrower) {
@@ -65,7 +70,8 @@ class HangTest : public LeaseTest, public testing::WithParamInterface<Way> {
     return donor.Count("swiftcache_lease_granted_total") - of("borrowed") + of("unread") + of("lost");
   }
 
-  static inline double revoked_ = 0, late_ = 0, most_late_ = 0;  // by all tests; in one of them
+  static inline double revoked_ = 0;        // by all tests
+  static inline std::vector<double> late_;  // of each test
   double given_ = 0;
   Gate donors_gate_, borrowers_gate_;
 };
