@@ -113,6 +113,12 @@ class LeaseClientTest : public testing::Test {
         events_);
     return *client_;
   }
+  // It may take more than one try to connect, and a call fails with the first.
+  LeaseClient& StartConnected(absl::Duration advice_timeout = absl::Seconds(10)) {
+    Start(advice_timeout);
+    while (broker_.streams() == 0) absl::SleepFor(absl::Milliseconds(1));
+    return *client_;
+  }
   void SetIncarnation(const std::string& incarnation) {
     absl::MutexLock lock(&mutex_);
     incarnation_ = incarnation;
@@ -271,9 +277,7 @@ TEST_F(LeaseClientTest, AWishIsAnsweredAndItsKeyIsTheOneGiven) {
     response.set_shortage("!");
     return grpc::Status::OK;
   };
-  Start();
-  while (broker_.streams() == 0) absl::SleepFor(absl::Milliseconds(1));  // it may take more than one try to connect
-  client_->RequestLease({.key = "17", .want_bytes = 100, .waiting_tokens = 5, .held_bytes = 60});
+  StartConnected().RequestLease({.key = "17", .want_bytes = 100, .waiting_tokens = 5, .held_bytes = 60});
   ASSERT_TRUE(events_.log().WaitFor("answer 70 500 600!"));
   EXPECT_EQ(broker_.log().Count("RequestLease 17"), 1);
 }
@@ -282,7 +286,7 @@ TEST_F(LeaseClientTest, AWishThatFindsNoBrokerIsAnsweredAndNotRepeatedByItself) 
   broker_.on_request = [](const v1::RequestLeaseRequest&, v1::RequestLeaseResponse&) {
     return grpc::Status(grpc::StatusCode::UNAVAILABLE, "away");
   };
-  Start().RequestLease({.key = "17", .want_bytes = 100, .waiting_tokens = 5, .held_bytes = 60});
+  StartConnected().RequestLease({.key = "17", .want_bytes = 100, .waiting_tokens = 5, .held_bytes = 60});
   ASSERT_TRUE(events_.log().WaitFor("answer UNAVAILABLE"));
   client_->ReportWindow({.used_blocks = 5});
   ASSERT_TRUE(broker_.log().WaitFor("ReportWindow 5"));
@@ -314,7 +318,7 @@ TEST_F(LeaseClientTest, AdviceOvertakesReportsThatWait) {
 
 TEST_F(LeaseClientTest, AdviceThatTakesTooLongIsNone) {
   broker_.on_scale_up = [this](const v1::ScaleUpRequest&, v1::ScaleUpResponse&) { return Hold(); };
-  Start(/*advice_timeout=*/absl::Seconds(1)).RequestScaleUp(5, 12);
+  StartConnected(/*advice_timeout=*/absl::Seconds(1)).RequestScaleUp(5, 12);
   EXPECT_TRUE(events_.log().WaitFor("advice 5: DEADLINE_EXCEEDED"));
 }
 
