@@ -19,14 +19,14 @@ class Streams:
     """`count` greedy streams at once, each in a thread of its own; ids and error code of each. Until `enough` is set, one that
     has ended well begins anew."""
 
-    def __init__(self, address, stubs, count, tokens=TOKENS, enough=None):
+    def __init__(self, address, stubs, count, tokens=TOKENS, channel=None, enough=None):
         self.pb, self.rpc = stubs
         self.tokens = tokens
         self.enough = enough
         self.ids = [[] for _ in range(count)]
         self.errors = [None] * count
         self.ended_at = [None] * count
-        self.channel = grpc.insecure_channel(address)
+        self.channel = channel or grpc.insecure_channel(address)
         self.stub = self.rpc.GenerateServiceStub(self.channel)
         self.threads = [threading.Thread(target=self._run, args=(i,)) for i in range(count)]
         for thread in self.threads:
@@ -246,18 +246,20 @@ def test_who_comes_to_a_dead_engines_address_with_another_model_gets_none_of_its
 
 
 def test_sigterm_lets_running_requests_finish_and_refuses_new_ones(tiny, stubs):
-    streams = Streams(tiny.gateway.grpc, stubs, 4, tokens=1500)
+    channel = grpc.insecure_channel(tiny.gateway.grpc)
+    grpc.channel_ready_future(channel).result(WAIT)  # before there are streams, which do not last long
+    streams = Streams(tiny.gateway.grpc, stubs, 16, tokens=1500)
     wait_until(streams.all_begun, WAIT, "all streams begun")
     tiny.gateway.child.send_signal(signal.SIGTERM)
     wait_until(lambda: "draining for at most" in tiny.gateway.text(), WAIT, "the gateway drains")
-    refused = Streams(tiny.gateway.grpc, stubs, 1, tokens=4).join()
+    refused = Streams(tiny.gateway.grpc, stubs, 1, tokens=4, channel=channel).join()
     assert streams.any_running()
     code, details = refused.errors[0]
     assert code == grpc.StatusCode.UNAVAILABLE and "drain" in details
     assert tiny.gateway.stop() == 0
     streams.join()
-    assert streams.errors == [None] * 4
-    assert [len(ids) for ids in streams.ids] == [1500] * 4
+    assert streams.errors == [None] * 16
+    assert [len(ids) for ids in streams.ids] == [1500] * 16
 
 
 def test_a_draining_engine_finishes_its_requests(tiny, stubs):
@@ -273,7 +275,7 @@ def test_what_a_draining_engine_cannot_finish_is_unavailable_at_both_doors(clust
     cluster.start_gateway()
     engine = cluster.start_engine(TINY / "tiny-llama-a", "tiny", "--drain_timeout=1ms")
     cluster.wait_models("tiny")
-    streams = Streams(cluster.gateway.grpc, stubs, 4, tokens=1800)
+    streams = Streams(cluster.gateway.grpc, stubs, 8, tokens=1800)
     body = {"model": "tiny", "prompt": "x", "max_tokens": 1800, "ignore_eos": True, "stream": True}
     http = urllib.request.Request(f"http://{cluster.gateway.http}/v1/completions", data=json.dumps(body).encode())
     with urllib.request.urlopen(http, timeout=WAIT) as reply:
