@@ -18,6 +18,7 @@
 #include "common/rpc/status.h"
 #include "gateway/rpc/grpc_engine_client.h"
 #include "tests/fakes/fake_engine_service.h"
+#include "tests/fakes/held_port.h"
 
 namespace swiftcache::gateway::rpc {
 namespace {
@@ -83,9 +84,11 @@ class Recorder final : public fleet::EngineObserver {
 
 class EngineStreamTest : public ::testing::Test {
  protected:
-  void Serve() {
+  void Serve(const std::string& address = "127.0.0.1:0") {
     service_.card_hash = "cafe";
-    server_ = *RpcServer::Create({.listen = "127.0.0.1:0"}, {&service_});
+    auto server = RpcServer::Create({.listen = address}, {&service_});
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
     client_ = GrpcEngineClient::Create({.address = server_->address(), .model_name = "chat", .card_hash = "cafe"});
     // On a busy machine the first attempt may take more than the second that it is given, and a call fails with it.
     const absl::Time give_up = absl::Now() + absl::Seconds(30);
@@ -332,11 +335,12 @@ TEST_F(EngineStreamTest, AStreamThatBreaksEndsItsCallsAndTheNextCallMakesANewOne
 
 // One that comes before the client has noticed the end of the connection is lost with it.
 TEST_F(EngineStreamTest, AnEngineThatRestartsServesAgain) {
+  const fakes::HeldPort port;
   service_.generate = [](FakeGeneration& generation) {
     generation.SendTokens(1);
     return absl::OkStatus();
   };
-  Serve();
+  Serve(port.address());
   const auto served = [this] {
     const auto recorder = std::make_shared<Recorder>();
     const auto call = client_->Generate({}, recorder);
@@ -345,9 +349,10 @@ TEST_F(EngineStreamTest, AnEngineThatRestartsServesAgain) {
     return status.ok();
   };
   ASSERT_TRUE(served());
-  const std::string address = server_->address();
   server_->Stop(absl::Now());
-  server_ = *RpcServer::Create({.listen = address}, {&service_});
+  auto restarted = RpcServer::Create({.listen = port.address()}, {&service_});
+  ASSERT_TRUE(restarted.ok()) << restarted.status();
+  server_ = *std::move(restarted);
   const absl::Time give_up = absl::Now() + absl::Seconds(30);
   bool again = served();
   for (; !again && absl::Now() < give_up; again = served()) absl::SleepFor(absl::Milliseconds(10));
