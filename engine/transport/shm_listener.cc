@@ -115,7 +115,7 @@ ShmListener::Got ShmListener::Accept(std::shared_ptr<ShmSocket>& socket) {
     socket = std::make_shared<ShmSocket>(std::move(fd));
     return Got::kSocket;
   }
-  return errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM ? Got::kNoRoom : Got::kNothing;
+  return errno == EAGAIN || errno == ECONNABORTED || errno == EINTR ? Got::kNothing : Got::kNoRoom;
 }
 
 }  // namespace swiftcache::engine::transport

@@ -124,7 +124,8 @@ void ShmLoop::Listen(bool on) {
   listening_ = on && done.ok();  // off: Run tries again
   LOG_IF(ERROR, !done.ok()) << done.message();
   if (on) return;
-  LOG_EVERY_T(WARNING, 1) << "no descriptors are left for further borrowers: raise the limit on open files";
+  LOG_EVERY_T(WARNING, 1)
+      << "the kernel lets no further borrower in, mostly for want of descriptors: raise the limit on open files";
 }
 
 void ShmLoop::Serve(uint64_t id, ShmLoopPeer& peer) {
