@@ -115,12 +115,10 @@ void BorrowerSide::MaybeRequest(absl::Time now) {
   request_under_way_ = true;
   asked_for_waiting_ = waiting_tokens_ > 0;
   last_request_ = now;
-  int64_t held_bytes = 0;
-  for (const Lease& lease : borrower_.Held()) held_bytes += lease.num_bytes;
   broker_->RequestLease({.key = absl::StrCat(responses_ + 1),
                          .want_bytes = std::exchange(wished_bytes_, 0),
                          .waiting_tokens = waiting_tokens_,
-                         .held_bytes = held_bytes});
+                         .held_bytes = borrower_.held_bytes()});
 }
 
 void BorrowerSide::Answered(const absl::StatusOr<LeaseResponse>& answer, absl::Time now) {

@@ -93,10 +93,13 @@ void DonorSide::RevokeNeeded(absl::Time now) {
 }
 
 void DonorSide::Publish() {
+  if (published_changes_ == donor_.accounts().changes()) return;
+  published_changes_ = donor_.accounts().changes();
+  std::vector<Lease> given = donor_.Given();  // copied, and what it replaces freed, without the lock
+  lease::Accounts accounts = donor_.accounts();
   absl::MutexLock lock(&mutex_);
-  if (accounts_.changes() == donor_.accounts().changes()) return;
-  given_ = donor_.Given();
-  accounts_ = donor_.accounts();
+  std::swap(given_, given);
+  std::swap(accounts_, accounts);
 }
 
 // What everybody is told would compete for processors with what is on its way back.

@@ -121,6 +121,8 @@ class DonorSide {
   int64_t question_ = 0;          // the last one
   absl::Time advice_deadline_ = absl::InfiniteFuture();
 
+  int64_t published_changes_ = 0;  // of accounts
+
   mutable absl::Mutex mutex_;
   std::vector<lease::Lease> given_ ABSL_GUARDED_BY(mutex_);
   lease::Accounts accounts_ ABSL_GUARDED_BY(mutex_);

@@ -214,6 +214,14 @@ bool Borrower::any_held() const {
   return std::any_of(leases_.begin(), leases_.end(), [](const auto& l) { return l.second.phase != Phase::kLosing; });
 }
 
+int64_t Borrower::held_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& [id, entry] : leases_) {
+    if (entry.phase != Phase::kLosing) bytes += entry.lease.num_bytes;
+  }
+  return bytes;
+}
+
 int64_t Borrower::opening_bytes() const {
   int64_t bytes = 0;
   for (const auto& [id, entry] : leases_) {

@@ -146,6 +146,7 @@ class Borrower {
   /// Leases that are of use or may become so, by id.
   std::vector<Lease> Held() const;
   bool any_held() const;
+  int64_t held_bytes() const;
   /// Of them, those that are being opened and may come into use: so much is on its way.
   int64_t opening_bytes() const;
   /// Those held, and the lost ones that kv still holds on to.
