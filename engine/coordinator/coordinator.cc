@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/coordinator/coordinator.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <utility>
 
 #include "common/log/log.h"
+#include "common/sync/urgent_thread.h"
 
 namespace swiftcache::engine::coordinator {
 
@@ -18,7 +21,15 @@ Coordinator::~Coordinator() { Stop(absl::InfinitePast()); }
 
 void Coordinator::Start(transport::Transport* transport, LeaseBroker* broker, std::function<void(LoopMessage)> push) {
   Attach(transport, broker, std::move(push));
-  thread_ = std::thread([this] { Run(); });
+  thread_ = std::thread([this] {
+    pthread_setname_np(pthread_self(), "coordinator");
+    if (!SetUrgent()) {
+      LOG(INFO)
+          << "the system allows this engine no urgent threads: on busy cores a lease may come back some milliseconds "
+             "later (systemd's LimitNICE=-15 and CAP_SYS_NICE allow them)";
+    }
+    Run();
+  });
 }
 
 void Coordinator::Attach(transport::Transport* transport, LeaseBroker* broker, std::function<void(LoopMessage)> push) {

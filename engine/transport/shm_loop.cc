@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/transport/shm_loop.h"
 
+#include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 
@@ -11,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/sync/urgent_thread.h"
 #include "glog/logging.h"
 
 namespace swiftcache::engine::transport {
@@ -47,7 +49,11 @@ absl::StatusOr<std::unique_ptr<ShmLoop>> ShmLoop::Create(ShmListener& listener, 
 
 ShmLoop::ShmLoop(ShmListener& listener, Meet meet, memory::UniqueFd epoll, memory::UniqueFd wake)
     : listener_(listener), meet_(std::move(meet)), epoll_(std::move(epoll)), wake_(std::move(wake)) {
-  thread_ = std::thread([this] { Run(); });
+  thread_ = std::thread([this] {
+    pthread_setname_np(pthread_self(), "channels");
+    SetUrgent();  // where it is not allowed, the coordinator says so
+    Run();
+  });
 }
 
 absl::Status ShmLoop::Add(std::shared_ptr<ShmLoopPeer> peer) {

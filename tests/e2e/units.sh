@@ -83,6 +83,9 @@ done
 borrows() { inside swiftcachectl lease ls | grep -q 'chat.*GRANTED\|GRANTED.*chat'; }
 wait_for 20 "a lease between units" borrows
 
+say "urgent threads"
+[ "$(property swiftcache-engine@code LimitNICE)" = 35 ] || die "a unit keeps the threads that give memory back from being urgent"
+
 say "what GPUs want of a unit"
 families=$(property swiftcache-engine@code RestrictAddressFamilies)
 netlink() { inside systemd-run -q --wait --collect -p RestrictAddressFamilies="$1" perl -e 'socket(S, 16, 3, 0) or exit 1'; }

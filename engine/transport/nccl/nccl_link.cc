@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/transport/nccl/nccl_link.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -32,7 +34,10 @@ bool IsAllDone(const NcclBatch& batch) { return batch.num_done == batch.groups.s
 NcclLink::NcclLink(const Options& options, Hooks hooks, NcclApi& nccl, backend::cuda::Driver& driver,
                    const Clock& clock)
     : options_(options), hooks_(std::move(hooks)), nccl_(nccl), driver_(driver), clock_(clock) {
-  thread_ = std::thread([this] { Run(); });
+  thread_ = std::thread([this] {
+    pthread_setname_np(pthread_self(), "nccl link");
+    Run();
+  });
 }
 
 void NcclLink::StopSoon() {
