@@ -104,7 +104,7 @@ void DonorSide::Publish() {
 
 // What everybody is told would compete for processors with what is on its way back.
 void DonorSide::Report(absl::Time now) {
-  if (donor_.revoking() && now < report_by_) return;
+  if (now < report_by_ && donor_.revoking()) return;  // revoking looks at all leases
   for (const LeaseEvent& news : std::exchange(news_, {})) broker_->Report(news);
 }
 
