@@ -15,7 +15,6 @@ namespace swiftcache::engine::coordinator {
 using kv::LeaseId;
 using lease::Borrower;
 using lease::Departure;
-using lease::Lease;
 
 namespace {
 
