@@ -84,11 +84,14 @@ class Recorder final : public fleet::EngineObserver {
 
 class EngineStreamTest : public ::testing::Test {
  protected:
-  void Serve(const std::string& address = "127.0.0.1:0") {
-    service_.card_hash = "cafe";
+  void Listen(const std::string& address) {
     auto server = RpcServer::Create({.listen = address}, {&service_});
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
+  }
+  void Serve(const std::string& address = "127.0.0.1:0") {
+    service_.card_hash = "cafe";
+    ASSERT_NO_FATAL_FAILURE(Listen(address));
     client_ = GrpcEngineClient::Create({.address = server_->address(), .model_name = "chat", .card_hash = "cafe"});
     // On a busy machine the first attempt may take more than the second that it is given, and a call fails with it.
     const absl::Time give_up = absl::Now() + absl::Seconds(30);
@@ -350,9 +353,7 @@ TEST_F(EngineStreamTest, AnEngineThatRestartsServesAgain) {
   };
   ASSERT_TRUE(served());
   server_->Stop(absl::Now());
-  auto restarted = RpcServer::Create({.listen = port.address()}, {&service_});
-  ASSERT_TRUE(restarted.ok()) << restarted.status();
-  server_ = *std::move(restarted);
+  ASSERT_NO_FATAL_FAILURE(Listen(port.address()));
   const absl::Time give_up = absl::Now() + absl::Seconds(30);
   bool again = served();
   for (; !again && absl::Now() < give_up; again = served()) absl::SleepFor(absl::Milliseconds(10));
