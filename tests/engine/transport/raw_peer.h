@@ -7,12 +7,16 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
 
+#include <cerrno>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "absl/time/clock.h"
 #include "engine/transport/shm_message.h"
@@ -40,6 +44,21 @@ class RawPeer {
     SetWireText(hello.instance, "borrower-instance");
     const int fds[] = {staging.get()};
     Say(hello, fds);
+  }
+  /// What `next` encodes, again and again, as fast as the other end hears it. False: that end did not cut the channel.
+  template <typename Next>
+  bool FloodUntilCut(Next next) {
+    const absl::Time deadline = absl::Now() + RecordingTransportEvents::kPatience;
+    for (std::vector<std::byte> message = next(); absl::Now() < deadline;) {
+      if (send(socket_->fd(), message.data(), message.size(), MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) {
+        message = next();
+        continue;
+      }
+      if (errno != EAGAIN && errno != EINTR) return true;
+      pollfd room{.fd = socket_->fd(), .events = POLLOUT, .revents = 0};
+      (void)poll(&room, 1, 100);
+    }
+    return false;
   }
   /// The next message, or nothing at the channel's end.
   std::optional<ShmDatagram> Hear() {
