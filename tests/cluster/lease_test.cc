@@ -60,12 +60,17 @@ TEST_P(TokensTest, AreTheSameWhereMemoryComesBackAsOther) {
 }
 
 TEST_F(LeaseTest, ARequestWhoseLeasesAreGoneForGoodEndsAndOthersGoOn) {
-  Node chat({.name = "chat", .num_blocks = 72, .lease_patience = absl::Seconds(3)}, shm_dir_, hub_);
-  auto donor = std::make_unique<Node>(NodeOptions{.name = "near", .num_blocks = 512, .lends = true}, shm_dir_, hub_);
+  Gate gate;  // of the steps, so that the donor goes while they need it
+  Node chat({.name = "chat", .num_blocks = 72, .lease_patience = absl::Seconds(3), .gate = &gate}, shm_dir_, hub_);
+  // With its memory there is room for all that the context allows: only without it the request has too little.
+  auto donor = std::make_unique<Node>(NodeOptions{.name = "near", .num_blocks = 2048, .lends = true}, shm_dir_, hub_);
   const std::vector<int32_t> wide_prompt(72 * 4 + 40, 7);  // more than the own 72 blocks of 4 tokens
   const auto wide = Ask(chat.engine(), "wide", wide_prompt, 100'000);
   ASSERT_TRUE(ComesTrue([&] { return chat.engine().Load().kv_blocks_leased_in_used > 0; }));
+  gate.Close();
+  EXPECT_TRUE(gate.WaitUntilSomebodyHangs());
   donor.reset();
+  gate.Open();
   EXPECT_EQ(wide->Wait().code(), absl::StatusCode::kOutOfRange);
   EXPECT_EQ(Ask(chat.engine(), "narrow", std::vector<int32_t>(20, 7), 4)->Wait(), absl::OkStatus());
   EXPECT_EQ(chat.engine().Load().kv_blocks_used, 0);
