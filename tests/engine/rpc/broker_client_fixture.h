@@ -115,18 +115,24 @@ inline EngineDescription Description(const std::string& name) {
       .model_card_hash = "cafe"};
 }
 
-inline std::unique_ptr<BrokerClient> ClientOf(const std::string& broker, const std::string& token) {
+constexpr absl::Duration kNobodyThere = absl::Seconds(1);  // for a broker that is to come later
+
+/// `rpc_timeout`: Reserve waits as long for a broker that is not there; long, since a busy machine is slow to connect.
+inline std::unique_ptr<BrokerClient> ClientOf(const std::string& broker, const std::string& token,
+                                              absl::Duration rpc_timeout = absl::Seconds(10)) {
   return BrokerClient::Create({.broker = broker,
                                .instance_id = InstanceIdOf(token),
                                .token = token,
+                               .rpc_timeout = rpc_timeout,
                                .max_reconnect_backoff = absl::Milliseconds(50)});
 }
 
 inline exec::EngineLoad NoLoad() { return {}; }
 
 // It has the name "a", and is ready.
-inline std::unique_ptr<BrokerClient> ReadyClient(const std::string& broker, const SharingDescription& sharing = {}) {
-  auto client = ClientOf(broker, "i1");
+inline std::unique_ptr<BrokerClient> ReadyClient(const std::string& broker, const SharingDescription& sharing = {},
+                                                 absl::Duration rpc_timeout = absl::Seconds(10)) {
+  auto client = ClientOf(broker, "i1", rpc_timeout);
   EXPECT_EQ(client->Reserve(Description("a"), NameChoice::kExactly).value_or("none"), "a");
   client->Start();
   client->Ready("127.0.0.1:1", NoLoad, sharing);

@@ -66,7 +66,7 @@ TEST(BrokerClientTest, ARestartedBrokerHearsForHowLongTheEngineHasStoodStill) {
 
 TEST(BrokerClientTest, AnEngineThatWasThereBeforeTheBrokerRegistersWhenItComes) {
   const fakes::HeldPort port;
-  const auto client = ReadyClient(port.address());
+  const auto client = ReadyClient(port.address(), {}, kNobodyThere);
   Broker broker("inc-1", port.address());
   EXPECT_TRUE(broker.WaitForState("a", EngineState::kReady));
 }

@@ -89,7 +89,7 @@ TEST(BrokerNamesTest, ABrokerMayCallThePredecessorDeadLaterThanItSaid) {
 // Until then it may find that an engine of this machine has the name, which would lose it to this one at the broker.
 TEST(BrokerNamesTest, ABrokerThatComesLateHearsNoNameBeforeTheEngineIsReady) {
   const fakes::HeldPort port;
-  const auto starting = ClientOf(port.address(), "i1");
+  const auto starting = ClientOf(port.address(), "i1", kNobodyThere);
   EXPECT_EQ(*starting->Reserve(Description("a"), NameChoice::kWithSuffix), "a");
   starting->Start();
   Broker broker("inc-1", port.address());
@@ -105,7 +105,7 @@ TEST(BrokerNamesTest, AClashFoundLateIsSolvedByTheNextName) {
   const fakes::HeldPort port;
   std::vector<std::unique_ptr<BrokerClient>> clients;
   for (const char* instance : {"i1", "i2"}) {
-    clients.push_back(ClientOf(port.address(), instance));
+    clients.push_back(ClientOf(port.address(), instance, kNobodyThere));
     EXPECT_EQ(*clients.back()->Reserve(Description("a"), NameChoice::kWithSuffix), "a");
     clients.back()->Start();
     clients.back()->Ready("127.0.0.1:1", NoLoad);
@@ -118,7 +118,7 @@ TEST(BrokerNamesTest, AClashFoundLateIsSolvedByTheNextName) {
 // The broker did not see it for a while, and another engine of its model came and took its name.
 TEST(BrokerNamesTest, WhoHasToTakeAnotherNameKeepsWhatItLends) {
   const fakes::HeldPort port;
-  auto away = ClientOf(port.address(), "i2");
+  auto away = ClientOf(port.address(), "i2", kNobodyThere);
   EXPECT_EQ(*away->Reserve(Description("a"), NameChoice::kWithSuffix), "a");
   Broker broker("inc-1", port.address());
   const auto taker = ReadyClient(port.address());

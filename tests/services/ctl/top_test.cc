@@ -28,7 +28,9 @@ TEST(TopTest, WhoIsTooSlowForWhatChangesAtOnceGetsTheTablesAnew) {
   AddTop(app, addresses, top);
   app.parse("top --frames=6 -o json");
   testing::internal::CaptureStdout();
-  EXPECT_EQ(top(), absl::OkStatus());
+  absl::Status ran = top();
+  for (int tries = 1; tries < 20 && absl::IsUnavailable(ran); ++tries) ran = top();  // not connected yet
+  EXPECT_EQ(ran, absl::OkStatus());
   EXPECT_THAT(testing::internal::GetCapturedStdout(), HasSubstr(R"({"engine":"second")"));
   broker.Stop();
 }
