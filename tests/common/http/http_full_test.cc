@@ -94,7 +94,7 @@ TEST_F(HttpFullTest, WhoHasBeenIdleLongestMakesRoom) {
 }
 
 TEST_F(HttpFullTest, WhoAsksHowTheServerIsIsAnsweredOnceAConnection) {
-  StartFull();
+  StartFull({.spare_timeout = absl::Seconds(15)});
   for (const char* path : {"/live", "/health", "/metrics", "/metrics?a=b"}) {
     RawHttpClient client(server_->address());
     client.SendRequest("GET", path);

@@ -227,7 +227,7 @@ TEST_F(CoordinatorInRealTimeTest, TheDeadlineOfARevocationFencesAlone) {
     ASSERT_TRUE(broker_.log().WaitFor(absl::StrCat("FENCED ", id)));
     Settle();
     EXPECT_EQ(coordinator_->reclaims().count, id);
-    EXPECT_LE(coordinator_->reclaims().last, absl::Seconds(1));
+    EXPECT_LE(coordinator_->reclaims().last, absl::Seconds(10));
     much_later += coordinator_->reclaims().last > kDeadline * 3 / 2;
   }
   EXPECT_LE(much_later, kLeases / 2);

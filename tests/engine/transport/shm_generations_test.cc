@@ -75,7 +75,7 @@ TEST(ShmGenerationsTest, WhoBelievesWhatItReadSawNothingThatAPoolWroteAfterTheFe
     }
   });
   backend::cpu::ThreadPool pool(3);
-  const absl::Time deadline = absl::Now() + absl::Seconds(60);
+  const absl::Time deadline = absl::Now() + absl::Seconds(200);
   for (uint64_t round = 0; round < kRounds; ++round) {
     const uint64_t epoch = generations->Advance(word).value();
     pool.ParallelFor(kPlaces, [&](int64_t i, int) { memory[i].bytes.store(epoch, std::memory_order_relaxed); });

@@ -138,7 +138,7 @@ TEST_F(GenerateDoorOneThreadTest, WhatIsCancelledWhileItWaitsIsNotTurnedIntoText
   ASSERT_TRUE(call != nullptr && call->WaitCancelled());
   v1::ListModelsResponse models;
   EXPECT_TRUE(stub_->ListModels(&list_context, {}, &models).ok());
-  absl::SleepFor(absl::Seconds(1));  // each call's context hears of it by itself, and nothing tells when
+  absl::SleepFor(absl::Seconds(3));  // each call's context hears of it by itself, and nothing tells when
   done_.Notify();
   EXPECT_EQ(End(first), absl::OutOfRangeError("too long"));
   absl::Status behind_it;  // on the one thread
