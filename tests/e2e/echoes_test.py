@@ -6,6 +6,7 @@ from a peer that lies; an echo of a call to the broker changes nothing. Clients 
 import array
 import collections
 import contextlib
+import itertools
 import os
 import pathlib
 import random
@@ -16,7 +17,7 @@ from concurrent import futures
 
 import grpc
 import pytest
-from leasing import ARENA, BOUND, DONOR, PATIENT, Leasing, hits, pytest_generate_tests, storm, talks  # noqa: F401
+from leasing import ARENA, BOUND, DONOR, PATIENT, Client, Leasing, hits, pytest_generate_tests, storm, talks  # noqa: F401
 
 ECHO_AFTER = 0.4  # seconds at most; leases are renewed after a third of one
 SOON = {"REVOKE": 0.01, "RELEASE": 0}  # likewise: the channel ends with these
@@ -204,23 +205,33 @@ def echoing(binaries, tmp_path):
 def test_what_is_said_of_leases_may_come_twice_and_late(echoing, stubs, talks, seed):
     echoing.begin(seed, "--lease_ttl=1s", PATIENT)  # heartbeats pass through this process, which has much to do
     door = f"--broker={echoing.door.address}"
-    echoing.engine("donor", DONOR, door)
-    echoing.engine("donor2", "--kv_cache_bytes=2MiB", door)
+    echoing.engine("donor", "--kv_cache_bytes=1536KiB", door)
+    echoing.engine("donor2", "--kv_cache_bytes=2MiB", door)  # lends most while it is idle
     echoing.engine("in_place", ARENA, "--stream=in_place", door)
     echoing.engine("lsc", ARENA, "--stream=lsc", door)
     echoing.ready("donor2", "in_place", "lsc")
-    load = echoing.load(stubs, talks, "donor2", "in_place", "lsc", clients=2)
+    load = echoing.load(stubs, talks, "in_place", "lsc", clients=2)
     load.until(hits(echoing, "in_place", "lsc"), "hits in leases", BOUND)
     ending, revoked = threading.Event(), []
-    operator = threading.Thread(target=storm, args=(echoing, seed, ending, revoked))
-    operator.start()
+
+    def want_back():
+        """Of donor2's 128 blocks 119, again and again."""
+        client = Client(echoing.gateway.grpc, stubs)
+        for n in itertools.takewhile(lambda _: not ending.wait(1), itertools.count()):
+            assert client.ask("donor2", talks.long_prompt, talks.answer_tokens, salt=f"{n}") == talks.long_prompt_answer
+        client.close()
+
+    threads = [threading.Thread(target=storm, args=(echoing, seed, ending, revoked)), threading.Thread(target=want_back)]
+    for thread in threads:
+        thread.start()
     counts, wanted = echoing.echoes.counts, CALLS | {"Watch"} | set(KINDS) - {"", "REFUSE"}
     enough = hits(echoing, "in_place", "lsc", tokens=1000)
     try:
         load.until(lambda: wanted <= set(counts), f"echoes of {wanted}", BOUND)
     finally:
         ending.set()
-        operator.join()
+        for thread in threads:
+            thread.join()
     load.until(enough, "hits all the same")  # a busy machine may have none before the storm is over
     print(f"{load.asked} answers; echoes: {dict(counts)}")
     load.stop()
