@@ -278,6 +278,10 @@ class Leasing(Cluster):
         rows = [line.split() for line in self.ctl("lease", "ls").stdout.splitlines()]
         return [(row[0], row[1].lower(), *row[2:4]) for row in rows if row and row[0].isdigit()]
 
+    def pairs(self):
+        """{(donor, borrower)} of the leases that there are."""
+        return {lease[2:] for lease in self.leases()}
+
     def granted(self):
         """Ids of those in use."""
         return [lease[0] for lease in self.leases() if lease[1] == "granted"]
@@ -360,7 +364,7 @@ def hits(cluster, *names, tokens=500):
 def half_lent_to(cluster, *borrowers):
     """A condition: an engine `donor` with 128 blocks lends to each of these, and nearly half of what it has."""
     return lambda: (cluster.blocks("donor", "leased_out") > 48 and
-                    {lease[3] for lease in cluster.leases() if lease[1] == "granted"} == set(borrowers))
+                    {lease[3] for lease in cluster.leases() if lease[1:3] == ("granted", "donor")} == set(borrowers))
 
 
 # How a donor's need of what it had lent ended, by its log: how long until it was back, how many blocks, how long until its
