@@ -81,33 +81,35 @@ def test_killing_the_broker_loses_no_request_and_the_table_comes_back(tiny, stub
 def test_killing_one_of_two_engines_loses_only_what_had_begun_there(tiny, stubs):
     second = tiny.start_engine(name="tiny")
     wait_until(lambda: "engine tiny-2 is READY" in tiny.gateway.text(), WAIT, "the gateway knows two engines")
-    streams = Streams(tiny.gateway.grpc, stubs, 16, tokens=1500)
+    going = threading.Event()
+    streams = Streams(tiny.gateway.grpc, stubs, 16, tokens=1500, enough=going)
     wait_until(streams.all_begun, WAIT, "all streams begun")
     second.kill()
-    assert streams.any_running()
     late = Streams(tiny.gateway.grpc, stubs, 8, tokens=10).join()
     assert late.errors == [None] * 8
+    going.set()
     streams.join()
     lost = [error for error in streams.errors if error]
     assert 0 < len(lost) < 16
     assert {code for code, _ in lost} == {grpc.StatusCode.UNAVAILABLE}
     kept = [ids for ids, error in zip(streams.ids, streams.errors) if not error]
-    assert [len(ids) for ids in kept] == [1500] * len(kept)
+    assert all(len(ids) % 1500 == 0 for ids in kept)
 
 
 def test_freezing_one_of_two_engines_moves_what_had_not_begun_and_ends_the_rest_with_one_error(tiny, stubs):
     second = tiny.start_engine(name="tiny")
     wait_until(lambda: "engine tiny-2 is READY" in tiny.gateway.text(), WAIT, "the gateway knows two engines")
-    streams = Streams(tiny.gateway.grpc, stubs, 16)
+    going = threading.Event()
+    streams = Streams(tiny.gateway.grpc, stubs, 16, enough=going)
     wait_until(streams.all_begun, WAIT, "all streams begun")
     second.child.send_signal(signal.SIGSTOP)  # its sockets stay open: only its heartbeats end
     frozen_at = time.monotonic()
     try:
-        assert streams.any_running()
         late = Streams(tiny.gateway.grpc, stubs, 24, tokens=300).join()  # more than one engine's share: some go to the frozen one
         assert late.errors == [None] * 24
         assert [len(ids) for ids in late.ids] == [300] * 24
         assert tiny.gateway.metric("swiftcache_gateway_retries_total") > 0
+        going.set()
         streams.join()
     finally:
         second.child.send_signal(signal.SIGCONT)
@@ -118,7 +120,7 @@ def test_freezing_one_of_two_engines_moves_what_had_not_begun_and_ends_the_rest_
     slowest = max(streams.ended_at[i] for i in lost) - frozen_at
     print(f"the last of {len(lost)} lost streams heard of it {slowest:.2f} s after the freeze")
     assert slowest < 40  # three missed heartbeats of a second, and the retry; a request has 120 s
-    assert [len(ids) for ids, error in zip(streams.ids, streams.errors) if not error] == [TOKENS] * (16 - len(lost))
+    assert all(len(ids) % TOKENS == 0 for ids, error in zip(streams.ids, streams.errors) if not error)
     wait_until(lambda: tiny.ctl("status").stdout.count("READY") == 2, WAIT, "the thawed engine is back")
     ended = "swiftcache_e2e_request_latency_seconds_count"  # of requests that ended well
     before = second.metric(ended)
@@ -263,11 +265,13 @@ def test_sigterm_lets_running_requests_finish_and_refuses_new_ones(tiny, stubs):
 
 
 def test_a_draining_engine_finishes_its_requests(tiny, stubs):
-    streams = Streams(tiny.gateway.grpc, stubs, 4, tokens=1500)
+    streams = Streams(tiny.gateway.grpc, stubs, 8, tokens=1500)
     wait_until(streams.all_begun, WAIT, "all streams begun")
     assert tiny.engine.stop() == 0
     streams.join()
-    assert streams.errors == [None] * 4
+    assert streams.errors == [None] * 8
+    text = tiny.engine.text()
+    assert text.index("draining for at most") < text.rindex("ended status=OK")
 
 
 def test_what_a_draining_engine_cannot_finish_is_unavailable_at_both_doors(cluster, stubs):
@@ -275,7 +279,7 @@ def test_what_a_draining_engine_cannot_finish_is_unavailable_at_both_doors(clust
     cluster.start_gateway()
     engine = cluster.start_engine(TINY / "tiny-llama-a", "tiny", "--drain_timeout=1ms")
     cluster.wait_models("tiny")
-    streams = Streams(cluster.gateway.grpc, stubs, 8, tokens=1800)
+    streams = Streams(cluster.gateway.grpc, stubs, 8, tokens=1800, enough=threading.Event())  # until the engine ends
     body = {"model": "tiny", "prompt": "x", "max_tokens": 1800, "ignore_eos": True, "stream": True}
     http = urllib.request.Request(f"http://{cluster.gateway.http}/v1/completions", data=json.dumps(body).encode())
     with urllib.request.urlopen(http, timeout=WAIT) as reply:
@@ -286,7 +290,7 @@ def test_what_a_draining_engine_cannot_finish_is_unavailable_at_both_doors(clust
     assert "[DONE]" not in events[-1] and "drained" in events[-1], events[-1]
     streams.join()
     assert {error and error[0] for error in streams.errors} == {grpc.StatusCode.UNAVAILABLE}
-    assert all("drained" in details for _, details in streams.errors)
+    assert all("drain" in details for _, details in streams.errors)  # who begins meanwhile is refused by one that drains
 
 
 def test_a_second_engine_of_the_same_name_is_refused_before_it_opens_a_port(tiny, binaries):

@@ -122,7 +122,7 @@ def test_kills_in_the_middle_cost_only_what_had_begun_on_the_killed_engine(clust
     kept = cluster.start(*flags)
     killed = cluster.start_engine(TINY / "tiny-llama-a", "tiny", *flags)
     wait_until(lambda: cluster.ctl("status").stdout.count("READY") == 2, WAIT, "two engines ready")
-    load = Load(cluster, stubs, streams, seconds, seed=3)
+    load = Load(cluster, stubs, streams, seconds + 2 * WAIT, seed=3)  # at the most: it ends soon after the second fault
     with concurrent.futures.ThreadPoolExecutor() as pool:
         running = pool.submit(load.run)
         time.sleep(seconds / 4)
