@@ -165,7 +165,8 @@ class Mallory:
                     lease = self.pb.Lease(lease_id=each.lease_id, donor="mallory", donor_instance=self.info.instance_id,
                                           state=state, epoch=7)
                     self.broker.ReportLease(self.pb.ReportLeaseRequest(**self.me, lease=lease))
-                    self.written.append(("report", each.lease_id))
+                    if state == self.pb.GRANTED:  # of one that has ended meanwhile the others are no news
+                        self.written.append(("report", each.lease_id))
             self.pretend(each)
             each.borrower, each.borrower_instance = "mallory", self.info.instance_id
         self.info.registration += 1
