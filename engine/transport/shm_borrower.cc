@@ -51,6 +51,7 @@ void ShmBorrower::Stop() {
   thread_.join();
   absl::MutexLock lock(&mutex_);
   leases_.clear();  // with their channels
+  to_map_.clear();
   to_unmap_.clear();
 }
 
@@ -161,7 +162,7 @@ bool ShmBorrower::CanStore(const ShmLease& lease) const {
 }
 
 bool ShmBorrower::HasWork() const {
-  return stopping_ || !to_open_.empty() || !to_refuse_.empty() || !to_unmap_.empty() ||
+  return stopping_ || !to_open_.empty() || !to_map_.empty() || !to_refuse_.empty() || !to_unmap_.empty() ||
          std::any_of(to_store_.begin(), to_store_.end(), [this](const LeasePtr& lease) {
            mutex_.AssertHeld();
            return CanStore(*lease);
@@ -180,6 +181,7 @@ ShmBorrower::Job ShmBorrower::NextJob() {
     }
     if (!to_refuse_.empty()) return Take(to_refuse_);
     if (!to_open_.empty()) return OpenJob{Take(to_open_)};
+    if (!to_map_.empty()) return Take(to_map_);
     if (std::optional<CopyJob> job = TakeCopyJob()) return *std::move(job);
     if (!to_unmap_.empty()) return UnmapJob{Take(to_unmap_)};
     mutex_.AwaitWithTimeout(absl::Condition(this, &ShmBorrower::HasWork), wait);
@@ -249,6 +251,32 @@ absl::Status ShmBorrower::Connect(const LeasePtr& lease) {
   return loop_->Add(std::make_shared<ShmBorrowerChannel>(*this, lease, socket));
 }
 
+// What was mapped for a lease that was closed or has ended meanwhile is unmapped here, when the lock is free.
+void ShmBorrower::Do(const MapJob& job) {
+  ShmLease& lease = *job.lease;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!lease.awaits_grant()) return;
+  }
+  absl::StatusOr<ShmMapped> mapped = MapGrant(lease.spec, job.grant, job.fds, memory_);
+  const absl::Status status = mapped.status();
+  LeaseView view;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!lease.awaits_grant()) return;
+    if (status.ok()) {
+      mapped->view.reads = lease.staging->memory->reads();
+      view = mapped->view;
+      lease.mapped = *std::move(mapped);
+      lease.state = ShmLease::State::kOpen;
+    } else {
+      lease.unmappable = status;
+    }
+  }
+  if (!status.ok()) return lease.socket->Shutdown();  // OnEnd tells why, once
+  Notify(lease, [&](TransportEvents& events) { events.OnOpened(lease.spec.lease, view); });
+}
+
 // False: the lease has ended meanwhile, and the store with it.
 bool ShmBorrower::BeginCopy(const CopyJob& job) {
   ShmLease& lease = *job.lease;
@@ -314,20 +342,9 @@ void ShmBorrower::Do(const SendJob& job) {
   job.lease->sending = false;
 }
 
-absl::Status ShmBorrower::OnGrant(ShmLease& lease, const ShmGrantMessage& message,
-                                  const std::vector<memory::UniqueFd>& fds) {
-  ASSIGN_OR_RETURN(ShmMapped mapped, MapGrant(lease.spec, message, fds, memory_));
-  LeaseView view;
-  {
-    absl::MutexLock lock(&mutex_);
-    if (lease.state != ShmLease::State::kOpening) return absl::OkStatus();  // abandoned meanwhile
-    mapped.view.reads = lease.staging->memory->reads();
-    view = mapped.view;
-    lease.mapped = std::move(mapped);
-    lease.state = ShmLease::State::kOpen;
-  }
-  Notify(lease, [&](TransportEvents& events) { events.OnOpened(lease.spec.lease, view); });
-  return absl::OkStatus();
+void ShmBorrower::OnGrant(LeasePtr lease, ShmGrantMessage message, std::vector<memory::UniqueFd> fds) {
+  absl::MutexLock lock(&mutex_);
+  to_map_.push_back({.lease = std::move(lease), .grant = std::move(message), .fds = std::move(fds)});
 }
 
 absl::Status ShmBorrower::OnStored(ShmLease& lease, Ticket ticket) {
@@ -370,12 +387,13 @@ void ShmBorrower::EndStores(ShmLease& lease) {
   }
 }
 
-void ShmBorrower::OnEnd(ShmLease& lease, const absl::Status& why) {
+void ShmBorrower::OnEnd(ShmLease& lease, absl::Status why) {
   bool opening = false, silent = false;
   {
     absl::MutexLock lock(&mutex_);
     opening = lease.state == ShmLease::State::kOpening;
     silent = lease.released;
+    if (!lease.unmappable.ok()) why = lease.unmappable;
   }
   EndStores(lease);
   if (opening) {

@@ -28,8 +28,8 @@
 
 namespace swiftcache::engine::transport {
 
-/// Thread-safety: safe. Ownership: owns leases and the thread that opens them and copies; borrows memory, clock,
-/// events, loop.
+/// Thread-safety: safe. Ownership: owns leases and the thread that opens, maps and unmaps them and copies; borrows memory,
+/// clock, events, loop.
 class ShmBorrower {
  public:
   struct Options {
@@ -61,6 +61,11 @@ class ShmBorrower {
   struct OpenJob {
     LeasePtr lease;
   };
+  struct MapJob {  // what a GRANT brought
+    LeasePtr lease;
+    ShmGrantMessage grant;
+    std::vector<memory::UniqueFd> fds;
+  };
   struct CopyJob {
     LeasePtr lease;
     ShmLease::StoreJob store;
@@ -77,7 +82,7 @@ class ShmBorrower {
   struct UnmapJob {  // dropped when it is done
     LeasePtr lease;
   };
-  using Job = std::variant<std::monostate, OpenJob, CopyJob, SendJob, RefuseJob, UnmapJob>;
+  using Job = std::variant<std::monostate, OpenJob, MapJob, CopyJob, SendJob, RefuseJob, UnmapJob>;
 
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);
   Job NextJob() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -85,6 +90,7 @@ class ShmBorrower {
   bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool CanStore(const ShmLease& lease) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Do(const OpenJob& job) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Do(const MapJob& job) ABSL_LOCKS_EXCLUDED(mutex_);
   void Do(const CopyJob& job) ABSL_LOCKS_EXCLUDED(mutex_);
   bool BeginCopy(const CopyJob& job) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status CopyOut(const CopyJob& job) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -102,11 +108,11 @@ class ShmBorrower {
   absl::Status Connect(const LeasePtr& lease) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // What the loop's thread hears.
-  absl::Status OnGrant(ShmLease& lease, const ShmGrantMessage& message, const std::vector<memory::UniqueFd>& fds)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  /// Leaves it to the thread: to map much, and to measure a link, takes long.
+  void OnGrant(LeasePtr lease, ShmGrantMessage message, std::vector<memory::UniqueFd> fds) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status OnStored(ShmLease& lease, Ticket ticket) ABSL_LOCKS_EXCLUDED(mutex_);
   void EndStores(ShmLease& lease) ABSL_LOCKS_EXCLUDED(mutex_);
-  void OnEnd(ShmLease& lease, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnEnd(ShmLease& lease, absl::Status why) ABSL_LOCKS_EXCLUDED(mutex_);
 
   std::shared_ptr<ShmSocket> SocketOf(kv::LeaseId lease) const ABSL_LOCKS_EXCLUDED(mutex_);
   /// Calls event(events) unless the lease is closed; Close waits for its end.
@@ -131,6 +137,7 @@ class ShmBorrower {
   absl::flat_hash_map<kv::LeaseId, LeasePtr> leases_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<std::string, std::weak_ptr<ShmStaging>> stagings_;  // by donor's channel; the thread only
   std::deque<LeasePtr> to_open_ ABSL_GUARDED_BY(mutex_);
+  std::deque<MapJob> to_map_ ABSL_GUARDED_BY(mutex_);
   std::deque<RefuseJob> to_refuse_ ABSL_GUARDED_BY(mutex_);
   std::deque<LeasePtr> to_unmap_ ABSL_GUARDED_BY(mutex_);
   std::deque<SendJob> to_send_ ABSL_GUARDED_BY(mutex_);    // by the time they are due

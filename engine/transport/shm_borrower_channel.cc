@@ -16,15 +16,16 @@ absl::Status Refused(kv::LeaseId lease, LeaseRefusal reason) {
 }  // namespace
 
 absl::Status ShmBorrowerChannel::OnMessage(ShmMessage message, std::vector<memory::UniqueFd> fds) {
-  return granted_ ? OnLaterMessage(message, fds) : OnFirstMessage(message, fds);
+  return granted_ ? OnLaterMessage(message, fds) : OnFirstMessage(std::move(message), std::move(fds));
 }
 
-absl::Status ShmBorrowerChannel::OnFirstMessage(const ShmMessage& message, const std::vector<memory::UniqueFd>& fds) {
+absl::Status ShmBorrowerChannel::OnFirstMessage(ShmMessage message, std::vector<memory::UniqueFd> fds) {
   if (const auto* refuse = std::get_if<ShmRefuse>(&message)) return Refused(lease_->spec.lease, refuse->reason);
-  const auto* grant = std::get_if<ShmGrantMessage>(&message);
+  auto* const grant = std::get_if<ShmGrantMessage>(&message);
   if (grant == nullptr) return absl::InvalidArgumentError("a donor's first message is neither GRANT nor REFUSE");
   granted_ = true;
-  return borrower_.OnGrant(*lease_, *grant, fds);
+  borrower_.OnGrant(lease_, std::move(*grant), std::move(fds));
+  return absl::OkStatus();
 }
 
 absl::Status ShmBorrowerChannel::OnLaterMessage(const ShmMessage& message, const std::vector<memory::UniqueFd>& fds) {

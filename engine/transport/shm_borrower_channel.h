@@ -25,7 +25,7 @@ class ShmBorrowerChannel final : public ShmPeer {
   void OnClosed(const absl::Status& why) override { borrower_.OnEnd(*lease_, why); }
 
  private:
-  absl::Status OnFirstMessage(const ShmMessage& message, const std::vector<memory::UniqueFd>& fds);
+  absl::Status OnFirstMessage(ShmMessage message, std::vector<memory::UniqueFd> fds);
   absl::Status OnLaterMessage(const ShmMessage& message, const std::vector<memory::UniqueFd>& fds);
 
   ShmBorrower& borrower_;

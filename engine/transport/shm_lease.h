@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "engine/backend/fence.h"
@@ -51,6 +52,7 @@ struct ShmLease {
 
   explicit ShmLease(OpenSpec wanted) : spec(std::move(wanted)) {}
 
+  bool awaits_grant() const { return state == State::kOpening && !closed; }
   bool takes_stores() const { return state == State::kOpen && !released && !closed; }
 
   const OpenSpec spec;
@@ -64,6 +66,7 @@ struct ShmLease {
   std::shared_ptr<ShmSocket> socket;
   std::shared_ptr<ShmStaging> staging;
   ShmMapped mapped;
+  absl::Status unmappable;          // why what GRANT brought was not mapped
   std::deque<StoreJob> waiting;     // for room in the ring
   std::deque<StoreJob> unanswered;  // in the ring
 };

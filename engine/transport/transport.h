@@ -150,7 +150,7 @@ class TransportEvents {
   virtual void OnReleased(kv::LeaseId lease) = 0;  // the borrower gave it back: it is fenced already
   virtual void OnBorrowerGone(
       kv::LeaseId lease) = 0;  // its end of the channel closed; the grant stands, and may be opened
-  // To a borrower.
+  // To a borrower. Of a lease that is being opened a donor's word, or its end, may be heard before OnOpened.
   virtual void OnOpened(kv::LeaseId lease, absl::StatusOr<LeaseView> view) = 0;
   virtual void OnRenewed(kv::LeaseId lease) = 0;
   virtual void OnRevoked(kv::LeaseId lease, absl::Duration time_left) = 0;

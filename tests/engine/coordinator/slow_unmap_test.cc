@@ -17,10 +17,9 @@
 #include "engine/transport/shm_transport.h"
 #include "tests/engine/transport/transport_harness.h"
 #include "tests/fakes/fake_clock.h"
-#include "tests/fakes/gate.h"
+#include "tests/fakes/gated_memory.h"
 #include "tests/fakes/lease_hub.h"
 #include "tests/fakes/recording_loop.h"
-#include "tests/fakes/slow_unmap_memory.h"
 
 namespace swiftcache::engine::coordinator {
 namespace {
@@ -31,7 +30,8 @@ constexpr absl::Duration kDeadline = absl::Milliseconds(50);
 /// An engine without a model: its loop does what it is told at once, unless it hangs.
 class Peer {
  public:
-  Peer(const std::string& name, const transport::ShmFolder& folder, Gate& unmaps, const Clock& clock, LeaseHub& hub)
+  Peer(const std::string& name, const transport::ShmFolder& folder, transport::MemoryGates& gates, const Clock& clock,
+       LeaseHub& hub)
       : name_(name),
         hub_(hub),
         arena_(memory::Arena::Create({.bytes = kBlocks * kBlockBytes, .block_bytes = kBlockBytes, .shared = true})
@@ -42,9 +42,9 @@ class Peer {
                       .block_bytes = kBlockBytes,
                       .min_request_interval = absl::ZeroDuration()},
                      clock, metrics_) {
-    auto created = transport::ShmTransport::CreateOver(
-        "shm", std::make_unique<transport::SlowUnmapMemory>(arena_, unmaps),
-        {.shm_dir = folder.path(), .name = name, .instance_id = name}, transports_clock_, coordinator_);
+    auto created = transport::ShmTransport::CreateOver("shm", std::make_unique<transport::GatedMemory>(arena_, gates),
+                                                       {.shm_dir = folder.path(), .name = name, .instance_id = name},
+                                                       transports_clock_, coordinator_);
     EXPECT_TRUE(created.ok()) << created.status();
     transport_ = *std::move(created);
     hub_.Join({.name = name,
@@ -91,8 +91,9 @@ class Peer {
 class SlowUnmapTest : public testing::Test {
  protected:
   // Opens the gate before the peers end.
-  ~SlowUnmapTest() override { unmaps_.Open(); }
+  ~SlowUnmapTest() override { unmaps().Open(); }
 
+  Gate& unmaps() { return gates_.unmap_lease; }
   // Leases 1 to `count`, all in use.
   void Lend(int64_t count) {
     for (int64_t id = 1; id <= count; ++id) {
@@ -111,18 +112,18 @@ class SlowUnmapTest : public testing::Test {
   }
 
   FakeClock clock_;
-  Gate unmaps_;
+  transport::MemoryGates gates_;
   transport::ShmFolder folder_;
   LeaseHub hub_;
-  Peer donor_{"donor", folder_, unmaps_, clock_, hub_}, borrower_{"borrower", folder_, unmaps_, clock_, hub_};
+  Peer donor_{"donor", folder_, gates_, clock_, hub_}, borrower_{"borrower", folder_, gates_, clock_, hub_};
 };
 
 TEST_F(SlowUnmapTest, ItsDonorIsNotLateAndItsOtherLeasesEndInTimeMeanwhile) {
   ASSERT_NO_FATAL_FAILURE(Lend(5));  // that the donor knows the fifth says that it knows the others' borrower
-  unmaps_.Close();
+  unmaps().Close();
   RevokeNext();
   ASSERT_NO_FATAL_FAILURE(ExpectBack(1));  // and then it is unmapped
-  ASSERT_TRUE(unmaps_.WaitUntilSomebodyHangs());
+  ASSERT_TRUE(unmaps().WaitUntilSomebodyHangs());
 
   RevokeNext();  // the loop drains it
   ASSERT_NO_FATAL_FAILURE(ExpectBack(2));

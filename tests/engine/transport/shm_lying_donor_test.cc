@@ -98,11 +98,13 @@ TEST(ShmLyingDonorTest, GrantsThatCannotBeTrustedAreRefused) {
     const std::shared_ptr<ShmSocket> socket = liar.Meet();
     socket->Send(EncodeShmMessage(lie.grant, std::span(&lie.piece, 1)), lie.fds);
     EXPECT_EQ(borrower.events.Opening(spec.lease).status().code(), absl::StatusCode::kInvalidArgument) << id;
-    borrower.transport->Close(spec.lease);
   }
+  for (int64_t closed = 2; closed <= id; ++closed) borrower.transport->Close(LeaseId(closed));
   const absl::Time deadline = absl::Now() + RecordingTransportEvents::kPatience;
   while (OpenDescriptors() > before && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(1));
   EXPECT_EQ(OpenDescriptors(), before);
+  borrower.transport->Stop();
+  EXPECT_TRUE(borrower.events.donor_gone.empty()) << "that was told already";
 }
 
 // A donor that goes on listening.

@@ -21,6 +21,7 @@
 #include "engine/backend/address_space.h"
 #include "engine/memory/arena.h"
 #include "engine/transport/shm_transport.h"
+#include "tests/fakes/gated_memory.h"
 #include "tests/fakes/recording_transport_events.h"
 #include "tests/fakes/temp_folder.h"
 
@@ -46,6 +47,7 @@ struct Node {
     int64_t arena_bytes = kArenaBytes;
     int64_t chunk_bytes = kMiB;  // small, so that extents straddle chunks
     bool remap_on_return = false;
+    MemoryGates* gates = nullptr;  // of GatedMemory
   };
   Node(const ShmFolder& folder, const Options& options)
       : instance(options.name + "-instance"),
@@ -54,13 +56,16 @@ struct Node {
                                      .shared = !options.remap_on_return,
                                      .chunk_bytes = options.chunk_bytes})
                   .value()) {
-    auto created = ShmTransport::Create({.shm_dir = folder.path(),
-                                         .name = options.name,
-                                         .instance_id = instance,
-                                         .link_gbps = options.link_gbps,
-                                         .link_latency = options.link_latency,
-                                         .remap_on_return = options.remap_on_return},
-                                        arena, clock, events);
+    const ShmTransport::Options wanted = {.shm_dir = folder.path(),
+                                          .name = options.name,
+                                          .instance_id = instance,
+                                          .link_gbps = options.link_gbps,
+                                          .link_latency = options.link_latency,
+                                          .remap_on_return = options.remap_on_return};
+    auto created = options.gates == nullptr
+                       ? ShmTransport::Create(wanted, arena, clock, events)
+                       : ShmTransport::CreateOver("shm", std::make_unique<GatedMemory>(arena, *options.gates), wanted,
+                                                  clock, events);
     EXPECT_TRUE(created.ok()) << created.status();
     transport = std::move(created).value();
   }

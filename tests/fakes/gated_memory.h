@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of processes whose unmapping takes as long as the test likes: a borrower's that unmaps much.
+// Memory of processes that is mapped and unmapped for as long as the test likes, as much of it is.
 //
-//   auto transport = ShmTransport::CreateOver("shm", std::make_unique<SlowUnmapMemory>(arena, gate), options, ...);
-//   gate.Close();   // whoever unmaps a lease hangs
+//   MemoryGates gates;
+//   auto transport = ShmTransport::CreateOver("shm", std::make_unique<GatedMemory>(arena, gates), options, ...);
+//   gates.unmap_lease.Close();   // whoever unmaps a lease hangs
 #pragma once
 
 #include <memory>
@@ -15,15 +16,21 @@
 
 namespace swiftcache::engine::transport {
 
-/// PeerMemory's. Ownership: borrows arena and gate.
-class SlowUnmapMemory final : public ShmMemory {
+/// Of a borrower's memory.
+struct MemoryGates {
+  Gate map_lease, unmap_lease;
+};
+
+/// PeerMemory's. Ownership: borrows arena and gates.
+class GatedMemory final : public ShmMemory {
  public:
-  SlowUnmapMemory(memory::Arena& arena, Gate& gate) : ShmMemory(arena, {}, /*remaps=*/false), gate_(gate) {}
+  GatedMemory(memory::Arena& arena, MemoryGates& gates) : ShmMemory(arena, {}, /*remaps=*/false), gates_(gates) {}
 
   absl::StatusOr<std::unique_ptr<MappedLease>> MapLease(int64_t lease_bytes, std::span<const ShmPiece> pieces,
                                                         std::span<const memory::UniqueFd> fds) override {
+    gates_.map_lease.Pass();
     ASSIGN_OR_RETURN(std::unique_ptr<MappedLease> mapped, ShmMemory::MapLease(lease_bytes, pieces, fds));
-    return std::make_unique<Mapped>(std::move(mapped), gate_);
+    return std::make_unique<Mapped>(std::move(mapped), gates_.unmap_lease);
   }
 
  private:
@@ -38,7 +45,7 @@ class SlowUnmapMemory final : public ShmMemory {
     Gate& gate_;
   };
 
-  Gate& gate_;
+  MemoryGates& gates_;
 };
 
 }  // namespace swiftcache::engine::transport
