@@ -7,7 +7,7 @@
 namespace swiftcache::engine::transport {
 
 absl::Status ShmDonorChannel::OnMessage(ShmMessage message, std::vector<memory::UniqueFd> fds) {
-  if (const auto* hello = std::get_if<ShmHello>(&message)) return OnHello(*hello, fds);
+  if (const auto* hello = std::get_if<ShmHello>(&message)) return OnHello(*hello, std::move(fds));
   if (grant_ == nullptr) return absl::InvalidArgumentError("a peer speaks before its HELLO, or after its RELEASE");
   if (!fds.empty()) return absl::InvalidArgumentError("a borrower sent descriptors after its HELLO");
   if (const auto* store = std::get_if<ShmStore>(&message)) return OnStore(*store);
@@ -18,12 +18,11 @@ absl::Status ShmDonorChannel::OnMessage(ShmMessage message, std::vector<memory::
 
 void ShmDonorChannel::OnClosed(const absl::Status&) {
   std::erase(donor_.strangers_, this);
-  donor_.ForgetReader(*this);
-  if (grant_ != nullptr) donor_.Detach(std::exchange(grant_, nullptr));
+  donor_.Detach(*this, std::exchange(grant_, nullptr));
 }
 
 // Memory is mapped only for who has shown that it may come in.
-absl::Status ShmDonorChannel::OnHello(const ShmHello& hello, const std::vector<memory::UniqueFd>& fds) {
+absl::Status ShmDonorChannel::OnHello(const ShmHello& hello, std::vector<memory::UniqueFd> fds) {
   if (std::exchange(met_, true)) return absl::InvalidArgumentError("a peer sent HELLO twice");
   std::erase(donor_.strangers_, this);
   const size_t wanted = donor_.memory_.num_staging_fds();
@@ -34,14 +33,13 @@ absl::Status ShmDonorChannel::OnHello(const ShmHello& hello, const std::vector<m
   }
   ASSIGN_OR_RETURN(grant_, Admit(hello));
   borrower_ = grant_->spec.borrower_instance;
-  ASSIGN_OR_RETURN(staging_, donor_.memory_.MapStaging(hello.staging_bytes, fds));
-  RETURN_IF_ERROR(donor_.SendGrant(*grant_, *socket_));
-  donor_.Attach(grant_, shared_from_this());
+  donor_.ShowLater(
+      {.channel = shared_from_this(), .grant = grant_, .staging_bytes = hello.staging_bytes, .fds = std::move(fds)});
   return absl::OkStatus();
 }
 
 absl::StatusOr<ShmDonor::GrantPtr> ShmDonorChannel::Admit(const ShmHello& hello) {
-  absl::StatusOr<ShmDonor::GrantPtr> grant = donor_.Admit(hello);
+  absl::StatusOr<ShmDonor::GrantPtr> grant = donor_.Admit(hello, *this);
   if (grant.ok()) return grant;
   const bool open = grant.status().code() == absl::StatusCode::kAlreadyExists;
   socket_->Send(EncodeShmMessage(ShmRefuse{open ? LeaseRefusal::kAlreadyOpen : LeaseRefusal::kNotGranted}));

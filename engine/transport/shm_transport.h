@@ -32,8 +32,8 @@
 
 namespace swiftcache::engine::transport {
 
-/// Four threads, all asleep while there is nothing to move: one hears the sockets, one copies foreign stores in, one
-/// sends stores, one loads.
+/// Four threads, all asleep while there is nothing to move: one hears the sockets, and does nothing that takes long; one
+/// copies foreign stores in and shows leases, one opens leases and sends stores, one loads.
 /// Thread-safety: safe. Ownership: see Transport; arena, clock and events outlive it. Errors: Create: those of
 /// ShmListener (--shm_dir, --name), RESOURCE_EXHAUSTED (memory, descriptors), FAILED_PRECONDITION (a kernel that cannot
 /// seal), INVALID_ARGUMENT (a link that cannot be).

@@ -144,7 +144,7 @@ class SliceStream {
 class TransportEvents {
  public:
   virtual ~TransportEvents() = default;
-  // To a donor.
+  // To a donor. Of a borrower that goes while it opens a lease OnBorrowerGone may come first.
   virtual void OnBorrowerOpened(kv::LeaseId lease) = 0;
   virtual void OnRenewal(kv::LeaseId lease, int64_t heat) = 0;
   virtual void OnReleased(kv::LeaseId lease) = 0;  // the borrower gave it back: it is fenced already

@@ -16,9 +16,9 @@
 
 namespace swiftcache::engine::transport {
 
-/// Of a borrower's memory.
 struct MemoryGates {
-  Gate map_lease, unmap_lease;
+  Gate map_lease, unmap_lease;            // of a borrower
+  Gate map_staging, show, unmap_staging;  // of a donor
 };
 
 /// PeerMemory's. Ownership: borrows arena and gates.
@@ -33,6 +33,20 @@ class GatedMemory final : public ShmMemory {
     return std::make_unique<Mapped>(std::move(mapped), gates_.unmap_lease);
   }
 
+  absl::StatusOr<std::unique_ptr<PeerStaging>> MapStaging(int64_t bytes,
+                                                          std::span<const memory::UniqueFd> fds) override {
+    gates_.map_staging.Pass();
+    ASSIGN_OR_RETURN(std::unique_ptr<PeerStaging> mapped, ShmMemory::MapStaging(bytes, fds));
+    return std::make_unique<Staging>(std::move(mapped), gates_.unmap_staging);
+  }
+  absl::StatusOr<ShownMemory> Show(int64_t offset, int64_t bytes) const override {
+    gates_.show.Pass();
+    return ShmMemory::Show(offset, bytes);
+  }
+  absl::Status CopyIn(int64_t offset, const PeerStaging& from, int64_t staging_offset, int64_t bytes) override {
+    return ShmMemory::CopyIn(offset, static_cast<const Staging&>(from).mapped(), staging_offset, bytes);
+  }
+
  private:
   class Mapped final : public MappedLease {
    public:
@@ -42,6 +56,19 @@ class GatedMemory final : public ShmMemory {
 
    private:
     const std::unique_ptr<MappedLease> mapped_;
+    Gate& gate_;
+  };
+
+  class Staging final : public PeerStaging {
+   public:
+    Staging(std::unique_ptr<PeerStaging> mapped, Gate& gate) : mapped_(std::move(mapped)), gate_(gate) {}
+    ~Staging() override { gate_.Pass(); }
+    int64_t bytes() const override { return mapped_->bytes(); }
+    uint64_t reads() const override { return mapped_->reads(); }
+    const PeerStaging& mapped() const { return *mapped_; }
+
+   private:
+    const std::unique_ptr<PeerStaging> mapped_;
     Gate& gate_;
   };
 

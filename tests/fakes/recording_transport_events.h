@@ -17,6 +17,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "engine/transport/transport.h"
+#include "tests/fakes/gate.h"
 
 namespace swiftcache::engine::transport {
 
@@ -26,6 +27,7 @@ class RecordingTransportEvents final : public TransportEvents {
   static constexpr absl::Duration kPatience = absl::Seconds(20);
 
   void OnBorrowerOpened(kv::LeaseId lease) override {
+    borrower_opens.Pass();
     Note([&] { borrower_opened.insert(lease); });
   }
   void OnRenewal(kv::LeaseId lease, int64_t heat) override {
@@ -84,6 +86,7 @@ class RecordingTransportEvents final : public TransportEvents {
     stored.clear();
   }
 
+  Gate borrower_opens;  // in OnBorrowerOpened
   std::set<kv::LeaseId> borrower_opened, released, borrower_gone, donor_gone;
   std::map<kv::LeaseId, int> renewals, renewed;
   std::map<kv::LeaseId, int64_t> heats;
