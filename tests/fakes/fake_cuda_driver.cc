@@ -33,6 +33,12 @@ FakeCudaDriver::FakeCudaDriver(const Options& options) : options_(options), rand
            .block_memory_bytes = 227 * 1024,
            .granularity_bytes = options.granularity_bytes,
            .exports = options.exports};
+  if (options.adjacent_bytes == 0) return;
+  void* const base =
+      mmap(nullptr, options.adjacent_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (base == MAP_FAILED) return;
+  adjacent_ = static_cast<std::byte*>(base);
+  adjacent_left_ = options.adjacent_bytes;
 }
 
 FakeCudaDriver::~FakeCudaDriver() {
@@ -44,6 +50,7 @@ FakeCudaDriver::~FakeCudaDriver() {
   }
   for (const uint64_t handle : streams) DestroyStream(Stream{handle});
   for (const auto& [address, bytes] : reserved_) munmap(Host(address), bytes);
+  if (adjacent_left_ > 0) munmap(adjacent_, adjacent_left_);
 }
 
 std::byte* FakeCudaDriver::Host(uint64_t address) { return reinterpret_cast<std::byte*>(address & ~kDeviceBit); }
@@ -70,6 +77,11 @@ void FakeCudaDriver::Lose() {
   Lock lock(mutex_);
   lost_ = true;
   changed_.notify_all();
+}
+
+void FakeCudaDriver::Refuse(uint64_t reservation) {
+  Lock lock(mutex_);
+  refused_.insert(reservation);
 }
 
 void FakeCudaDriver::Pause() {
@@ -160,7 +172,13 @@ absl::StatusOr<uint64_t> FakeCudaDriver::ReserveAddresses(int64_t bytes) {
   Lock lock(mutex_);
   RETURN_IF_ERROR(Count("ReserveAddresses"));
   if (bytes <= 0 || bytes % options_.granularity_bytes != 0) return Bad("addresses that are no whole units");
-  void* const base = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* base = nullptr;
+  if (bytes <= adjacent_left_) {
+    base = std::exchange(adjacent_, adjacent_ + bytes);
+    adjacent_left_ -= bytes;
+  } else {
+    base = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  }
   if (base == MAP_FAILED) return absl::ResourceExhaustedError("fake driver: no addresses");
   const uint64_t address = reinterpret_cast<uint64_t>(base) | (options_.host_addresses ? 0 : kDeviceBit);
   reserved_[address] = bytes;
@@ -180,6 +198,7 @@ absl::Status FakeCudaDriver::FreeAddresses(uint64_t address, int64_t bytes) {
     return Bad("addresses in use");
   }
   munmap(Host(address), bytes);
+  refused_.erase(address);
   reserved_.erase(it);
   return Count("FreeAddresses");
 }

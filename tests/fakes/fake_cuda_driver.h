@@ -46,6 +46,7 @@ class FakeCudaDriver : public Driver {
     bool host_addresses = false;  // the device's are the host's: kernels follow them as they are
     uint64_t seed = 1;            // of the delays
     int64_t most_late_us = 100;   // before a copy begins
+    int64_t adjacent_bytes = 0;   // the first reservations of so many bytes together lie one behind the other
     std::function<void(const DeviceCopy&)> on_copy = {};  // called by the stream's thread at each run that it copies
   };
   explicit FakeCudaDriver(const Options& options);
@@ -60,6 +61,8 @@ class FakeCudaDriver : public Driver {
   bool HasFailed() const;
   /// From now on every call says DATA_LOSS and no stream does anything.
   void Lose();
+  /// From now on no copy is taken that touches the reservation at this address, as where the memory's owner has died.
+  void Refuse(uint64_t reservation);
   /// No copy begins until Resume; Lose and the end resume, too.
   void Pause();
   void Resume();
@@ -145,6 +148,7 @@ class FakeCudaDriver : public Driver {
   void Note(const std::string& misuse) const { misuse_ += misuse + "\n"; }
   static uint64_t ToHostNumber(uint64_t address) { return reinterpret_cast<uint64_t>(Host(address)); }
   bool IsMapped(const Touch& touch) const;
+  std::optional<std::pair<uint64_t, int64_t>> ReservationOf(uint64_t address) const;  // address and bytes
   absl::Status Give(const char* call, Stream stream, Op op);
   void Work(StreamState& stream);
   std::shared_ptr<EventState> Find(Event event) const;
@@ -162,6 +166,9 @@ class FakeCudaDriver : public Driver {
   int64_t runs_copied_ = 0, grids_copied_ = 0, kernels_given_ = 0, graphs_launched_ = 0;
   std::mt19937_64 random_;
   std::map<uint64_t, int64_t> reserved_;  // bytes, by address
+  std::set<uint64_t> refused_;            // of reserved_
+  std::byte* adjacent_ = nullptr;         // the rest of Options::adjacent_bytes
+  int64_t adjacent_left_ = 0;
   std::map<uint64_t, MappedRange> mapped_;
   std::map<uint64_t, memory::UniqueFd> allocations_;
   int64_t allocated_bytes_ = 0;  // by this driver; what is imported is not counted

@@ -73,6 +73,12 @@ absl::Status FakeCudaDriver::Give(const char* call, Stream handle, Op op) {
     it->second->captured->push_back(std::move(op));
     return absl::OkStatus();
   }
+  for (const Touch& touch : op.touches) {
+    const auto home = ReservationOf(touch.begin);
+    if (!home) continue;
+    if (touch.begin + touch.bytes > home->first + home->second) Note("a copy reaches beyond what was reserved at once");
+    if (refused_.contains(home->first)) return absl::InternalError(absl::StrCat(call, ": what lies there is gone"));
+  }
   it->second->ops.push_back(std::move(op));
   changed_.notify_all();
   return absl::OkStatus();
@@ -202,6 +208,14 @@ absl::Status FakeCudaDriver::Launch(Stream stream, std::function<void()> kernel)
   Lock lock(mutex_);
   ++kernels_given_;
   return Give("Launch", stream, {.work = std::move(kernel)});
+}
+
+std::optional<std::pair<uint64_t, int64_t>> FakeCudaDriver::ReservationOf(uint64_t address) const {
+  const auto next = reserved_.upper_bound(address);
+  if (next == reserved_.begin()) return std::nullopt;
+  const auto& [begin, bytes] = *std::prev(next);
+  if (address >= begin + bytes) return std::nullopt;
+  return std::pair(begin, bytes);
 }
 
 // Memory of the host, which has other addresses, is reached as it is.

@@ -13,7 +13,8 @@
 namespace swiftcache::engine::transport::cuda_ipc {
 
 /// In the order of the pieces, which is that of their addresses where blocks were taken in order; nothing is sorted.
-/// What one plan writes does not overlap, so that the order of its copies is no matter. REQUIRES: bytes >= 0.
+/// What one plan writes does not overlap, so that the order of its copies is no matter. REQUIRES: bytes >= 0; all pieces
+/// come from one reservation of addresses, and all go to one: of two that lie one behind the other the plan knows nothing.
 backend::cuda::CopyLane::Copies PlanCopies(std::span<const backend::cuda::DeviceCopy> pieces);
 
 }  // namespace swiftcache::engine::transport::cuda_ipc

@@ -13,6 +13,7 @@
 namespace swiftcache::engine::transport::cuda_ipc {
 namespace {
 
+using backend::cuda::CopyLane;
 using backend::cuda::DeviceCopy;
 using backend::cuda::EventFence;
 using backend::cuda::ToNumber;
@@ -95,26 +96,29 @@ std::shared_ptr<const PendingLoad> CudaLoader::Begin(std::vector<LoadPiece> piec
   return job;
 }
 
-// Of leases that are open, and hold so far; the others are lost at once.
-std::vector<DeviceCopy> CudaLoader::Locate(Job& job) const {
-  absl::flat_hash_map<kv::LeaseId, std::shared_ptr<const ShmLease>> leases;
-  std::vector<DeviceCopy> copies;
+// For each of job.leases, which are open and hold so far; the others are lost at once.
+std::vector<std::vector<DeviceCopy>> CudaLoader::Locate(Job& job) const {
+  absl::flat_hash_map<kv::LeaseId, std::optional<size_t>> places;  // in job.leases; none: lost
+  std::vector<std::vector<DeviceCopy>> copies;
   for (const LoadPiece& piece : job.pieces) {
-    auto [it, is_new] = leases.try_emplace(piece.lease);
+    const auto [it, is_new] = places.try_emplace(piece.lease);
     if (is_new) {
-      it->second = leases_.Find(piece.lease);
-      if (it->second != nullptr && !it->second->mapped.view.Holds()) it->second = nullptr;
-      if (it->second != nullptr) job.leases.push_back(it->second);
+      auto lease = leases_.Find(piece.lease);
+      if (lease != nullptr && lease->mapped.view.Holds()) {
+        it->second = copies.size();
+        job.leases.push_back(std::move(lease));
+        copies.emplace_back();
+      }
     }
-    if (it->second == nullptr) {
+    if (!it->second) {
       job.Lose(piece.lease);
       continue;
     }
-    const LeaseView& view = it->second->mapped.view;
+    const LeaseView& view = job.leases[*it->second]->mapped.view;
     CHECK(piece.bytes >= 0 && piece.offset_bytes >= 0 && piece.bytes <= view.bytes &&
           piece.offset_bytes <= view.bytes - piece.bytes)
         << "load of " << piece.bytes << " bytes at " << piece.offset_bytes << " of lease " << piece.lease;
-    copies.push_back(
+    copies[*it->second].push_back(
         {.to = ToNumber(piece.to), .from = ToNumber(view.base + piece.offset_bytes), .bytes = piece.bytes});
     job.bytes += piece.bytes;
     view.NoteRead(piece.bytes);
@@ -122,18 +126,33 @@ std::vector<DeviceCopy> CudaLoader::Locate(Job& job) const {
   return copies;
 }
 
+// No copy is of two leases, whose addresses may be adjacent though their memory is not of one GPU. All are given at once;
+// where the driver refuses that, lease by lease, so that one whose memory has become unreadable takes no other with it.
 void CudaLoader::Give(Job& job) {
   job.given = true;
   job.given_at = clock_.Now();
-  const backend::cuda::CopyLane::Copies copies = PlanCopies(Locate(job));
-  if (copies.runs.empty() && copies.grids.empty()) return;
-  auto copied = lane_.Begin(copies, job.after);
+  std::vector<CopyLane::Copies> plans;  // of job.leases
+  CopyLane::Copies all;
+  for (const std::vector<DeviceCopy>& pieces : Locate(job)) {
+    const CopyLane::Copies& plan = plans.emplace_back(PlanCopies(pieces));
+    all.runs.insert(all.runs.end(), plan.runs.begin(), plan.runs.end());
+    all.grids.insert(all.grids.end(), plan.grids.begin(), plan.grids.end());
+  }
+  if (all.runs.empty() && all.grids.empty()) return;
+  auto copied = lane_.Begin(all, job.after);
   if (copied.ok()) {
     job.copied = *std::move(copied);
     return;
   }
   LOG_EVERY_T(WARNING, 1) << "leased memory could not be loaded: " << copied.status().message();
-  for (const auto& lease : job.leases) job.Lose(lease->spec.lease);
+  for (size_t i = 0; i < plans.size(); ++i) {
+    if (plans.size() > 1) copied = lane_.Begin(plans[i], job.after);
+    if (copied.ok()) {
+      job.copied = *std::move(copied);  // the last one passes last
+    } else {
+      job.Lose(job.leases[i]->spec.lease);
+    }
+  }
 }
 
 void CudaLoader::Run() {

@@ -48,7 +48,7 @@ namespace swiftcache::engine::transport::cuda_ipc {
 /// for none of them.
 ///
 /// Thread-safety: safe. Ownership: owns its lane and the thread; borrows driver, leases and clock. Errors: what the
-/// device would not copy is lost.
+/// device would not copy is lost: a lease that the driver refuses alone, the whole load where copies fail that it took.
 class CudaLoader final : public LeaseLoader {
  public:
   CudaLoader(backend::cuda::Driver& driver, const ShmBorrower& leases, const Clock& clock);
@@ -66,7 +66,7 @@ class CudaLoader final : public LeaseLoader {
 
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);
   void Give(Job& job);
-  std::vector<backend::cuda::DeviceCopy> Locate(Job& job) const;
+  std::vector<std::vector<backend::cuda::DeviceCopy>> Locate(Job& job) const;
   void Finish(Job& job) ABSL_LOCKS_EXCLUDED(mutex_);
   bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || !begun_.empty(); }
   bool IsKnown(const Job& job) const ABSL_LOCKS_EXCLUDED(mutex_);

@@ -40,12 +40,16 @@ struct CudaNode {
     int64_t most_late_us = 100;
     bool remaps = false;
     bool measures_links = false;
+    int64_t adjacent_bytes = 0;  // FakeCudaDriver's
     std::function<void(const backend::cuda::DeviceCopy&)> on_copy = {};
     const Clock* clock = nullptr;  // null: the real one
   };
   CudaNode(const ShmFolder& folder, const Options& options)
       : instance(options.name + "-instance"),
-        driver({.seed = options.seed, .most_late_us = options.most_late_us, .on_copy = options.on_copy}),
+        driver({.seed = options.seed,
+                .most_late_us = options.most_late_us,
+                .adjacent_bytes = options.adjacent_bytes,
+                .on_copy = options.on_copy}),
         arena(backend::cuda::MakeArena(
             driver,
             {.bytes = kArenaUnits * kUnit, .block_bytes = 16 * kKiB, .shared = true, .chunk_bytes = 3 * kUnit})) {

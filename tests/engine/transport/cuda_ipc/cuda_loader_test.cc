@@ -182,5 +182,59 @@ TEST_F(CudaLoaderTest, WhatComesBehindWorkThatFailedIsLostAndNotStored) {
   EXPECT_TRUE(borrower_.LoadNow(kLease, 0, kBlock, 0).empty());  // the lease itself is well
 }
 
+// Two leases of a chunk each, whose mappings lie one behind the other.
+class AdjacentLeasesTest : public testing::Test {
+ protected:
+  static constexpr int64_t kBytes = 3 * kUnit;
+  static constexpr kv::LeaseId kFirst{7}, kSecond{8};
+
+  AdjacentLeasesTest() {
+    first_ = Lend(donor_, borrower_, kFirst, 33 * kUnit, kBytes, kBytes).base;
+    second_ = Lend(donor_, borrower_, kSecond, 36 * kUnit, kBytes, kBytes).base;
+    donor_.Write(33 * kUnit, Pattern(kBytes, 1));
+    donor_.Write(36 * kUnit, Pattern(kBytes, 2));
+    EXPECT_EQ(ToNumber(second_), ToNumber(first_) + kBytes);
+  }
+  ~AdjacentLeasesTest() override {
+    borrower_.transport->Close(kFirst);
+    borrower_.transport->Close(kSecond);
+    EndCleanly(borrower_);
+    EndCleanly(donor_);
+  }
+  // The end of the first and the begin of the second, to one place.
+  std::vector<kv::LeaseId> LoadBoth() {
+    return borrower_.transport->Await(borrower_.transport->Load(
+        {{kFirst, kBytes - kUnit, kUnit, borrower_.At(0)}, {kSecond, 0, kUnit, borrower_.At(kUnit)}}, {}));
+  }
+  bool HasFirst() const {
+    return std::memcmp(borrower_.Bytes(0), Pattern(kBytes, 1).data() + kBytes - kUnit, kUnit) == 0;
+  }
+  bool HasSecond() const { return std::memcmp(borrower_.Bytes(kUnit), Pattern(kBytes, 2).data(), kUnit) == 0; }
+
+  ShmFolder folder_;
+  CudaNode donor_{folder_, {.name = "donor"}};
+  CudaNode borrower_{folder_, {.name = "borrower", .adjacent_bytes = 256 * kUnit}};
+  backend::DeviceAddress first_{}, second_{};
+};
+
+TEST_F(AdjacentLeasesTest, NoCopyIsOfTwo) {
+  EXPECT_TRUE(LoadBoth().empty());
+  EXPECT_TRUE(HasFirst() && HasSecond());
+  EXPECT_EQ(borrower_.driver.runs_copied(), 2);
+}
+
+TEST_F(AdjacentLeasesTest, OneThatTheDriverRefusesIsLostAlone) {
+  borrower_.driver.Refuse(ToNumber(first_));
+  EXPECT_THAT(LoadBoth(), testing::ElementsAre(kFirst));
+  EXPECT_TRUE(HasSecond());
+  EXPECT_THAT(LoadBoth(), testing::ElementsAre(kFirst));
+}
+
+TEST_F(AdjacentLeasesTest, WhereTheLastIsRefusedTheFirstIsWaitedForAllTheSame) {
+  borrower_.driver.Refuse(ToNumber(second_));
+  EXPECT_THAT(LoadBoth(), testing::ElementsAre(kSecond));
+  EXPECT_TRUE(HasFirst());
+}
+
 }  // namespace
 }  // namespace swiftcache::engine::transport::cuda_ipc
