@@ -2,6 +2,7 @@
 #include "engine/transport/cuda_ipc/link_meter.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "common/base/status_macros.h"
 #include "engine/backend/cuda/device_memory.h"
@@ -18,38 +19,38 @@ bool LinkMeter::IsSlow(const std::string& donor, uint64_t lease, int64_t lease_b
   const auto it = known_.find(donor);
   if (it != known_.end() && now <= it->second.until) return it->second.slow;
   if (lease_bytes < kLeastBytes) return false;
-  const absl::StatusOr<Times> times = Measure(lease, lease_bytes);
-  LOG_IF(WARNING, !times.ok()) << "the link to " << donor << " could not be measured, and what lies there is read in "
-                               << "place: " << times.status().message();
-  const bool slow = times.ok() && times->link > kSlower * times->own;
-  if (times.ok() && (it == known_.end() || it->second.slow != slow)) {
+  const absl::StatusOr<double> rate = RateOf(lease, std::min(lease_bytes, kBytes));
+  LOG_IF(WARNING, !rate.ok()) << "the link to " << donor << " could not be measured, and what lies there is read in "
+                              << "place: " << rate.status().message();
+  const bool slow = rate.ok() && *rate < kFastBytesPerSecond;
+  if (rate.ok() && (it == known_.end() || it->second.slow != slow)) {
     LOG(INFO) << "--stream=auto: what lies with " << donor << " is " << (slow ? "streamed" : "read in place")
-              << ": a copy took " << times->link << ", and one from own memory " << times->own;
+              << ": copies from there came at " << *rate / 1e9 << " GB/s";
   }
   known_[donor] = {.slow = slow, .until = now + kKnown};
   return slow;
 }
 
-// Not from the arena: memory of it that comes back from a lease may just be exchanged, and is nowhere meanwhile.
-absl::StatusOr<LinkMeter::Times> LinkMeter::Measure(uint64_t lease, int64_t lease_bytes) {
-  const int64_t bytes = std::min(lease_bytes, kBytes);
+// By turns, so that what else the host does now and then meets both. Not into the arena: memory of it that comes back from
+// a lease may just be exchanged, and is nowhere meanwhile.
+absl::StatusOr<double> LinkMeter::RateOf(uint64_t lease, int64_t bytes) {
   ASSIGN_OR_RETURN(const DeviceBytes target, DeviceBytes::Allocate(driver_, bytes));
-  ASSIGN_OR_RETURN(const DeviceBytes own, DeviceBytes::Allocate(driver_, bytes));
-  Times times;
-  ASSIGN_OR_RETURN(times.own, TimeOf({.to = target.address(), .from = own.address(), .bytes = bytes}));
-  ASSIGN_OR_RETURN(times.link, TimeOf({.to = target.address(), .from = lease, .bytes = bytes}));
-  return times;
+  absl::Duration few = absl::InfiniteDuration(), all = few;
+  for (int i = 0; i < kTries; ++i) {
+    ASSIGN_OR_RETURN(const absl::Duration of_few, TimeOf({.to = target.address(), .from = lease, .bytes = kFewBytes}));
+    ASSIGN_OR_RETURN(const absl::Duration of_all, TimeOf({.to = target.address(), .from = lease, .bytes = bytes}));
+    few = std::min(few, of_few);
+    all = std::min(all, of_all);
+  }
+  if (all <= few) return std::numeric_limits<double>::infinity();
+  return static_cast<double>(bytes - kFewBytes) / absl::ToDoubleSeconds(all - few);
 }
 
 // Nothing of it is under way when it returns, also where it fails.
 absl::StatusOr<absl::Duration> LinkMeter::TimeOf(const DeviceCopy& copy) {
-  absl::Duration fastest = absl::InfiniteDuration();
-  for (int i = 0; i < kTries; ++i) {
-    const absl::Time begin = clock_.Now();
-    RETURN_IF_ERROR(lane_.Run({.runs = {copy}}, {}));
-    fastest = std::min(fastest, clock_.Now() - begin);
-  }
-  return fastest;
+  const absl::Time begin = clock_.Now();
+  RETURN_IF_ERROR(lane_.Run({.runs = {copy}}, {}));
+  return clock_.Now() - begin;
 }
 
 }  // namespace swiftcache::engine::transport::cuda_ipc

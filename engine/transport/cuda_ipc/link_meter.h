@@ -3,7 +3,7 @@
 // are not.
 //
 //   LinkMeter links(driver, clock);
-//   const bool slow = links.IsSlow("donor.sock", {.lease = address, .own = arena_address, .bytes = bytes});
+//   const bool slow = links.IsSlow("donor.sock", lease_address, lease_bytes);
 //
 // A kernel that reads in place waits for what it reads. Over a slow link that costs more than slots in own memory do, which
 // the copy engine fills while the layer before is computed; over a fast one slots cost memory and save little.
@@ -21,18 +21,20 @@
 
 namespace swiftcache::engine::transport::cuda_ipc {
 
-/// Compares copies of kBytes from a lease with such copies from memory that it allocates, the fastest of kTries each, by
-/// the host's clock. With 10 to 15 us for a call in both times, and rates from data sheets, a lease takes as long as own
-/// memory on the same GPU, half as long again over NVLink, and 4 to 11 times as long over PCIe: kSlower lies between. No
-/// GPU has measured it yet (ARCHITECTURE.md, decision 27). What is copied may be written meanwhile: nobody uses it.
+/// The link alone: copies of kBytes and of kFewBytes from a lease, the fastest of kTries each, by the host's clock, and the
+/// rate at which the longer one moved what it has more. What a call costs, and what it waits for, is in both, so that an
+/// engine that computes meanwhile, as one does that is short of memory, does not change the answer: a measure of its own
+/// memory beside it would be slower then, and PCIe look fast. No GPU has measured it yet (ARCHITECTURE.md, decision 27).
+/// What is copied may be written meanwhile: nobody uses it.
 ///
 /// Thread-safety: none; the thread that opens leases has it. Ownership: borrows driver and clock. Errors: none; what
 /// cannot be measured counts as fast.
 class LinkMeter {
  public:
-  static constexpr int64_t kBytes = 4 << 20, kLeastBytes = 1 << 20;  // of fewer nearly all is the call
-  static constexpr int kTries = 3;
-  static constexpr int kSlower = 3;
+  static constexpr int64_t kBytes = 4 << 20, kLeastBytes = 1 << 20, kFewBytes = 64 << 10;
+  static constexpr int kTries = 5;
+  /// By data sheets PCIe 5 has 64 GB/s at most, NVLink between two GPUs of a data centre 300 and more.
+  static constexpr double kFastBytesPerSecond = 100e9;
   static constexpr absl::Duration kKnown = absl::Minutes(1);     // so long, of a donor
   static constexpr absl::Duration kRemembered = absl::Hours(1);  // so that the log says it once
 
@@ -46,10 +48,7 @@ class LinkMeter {
     bool slow = false;
     absl::Time until;
   };
-  struct Times {
-    absl::Duration own, link;
-  };
-  absl::StatusOr<Times> Measure(uint64_t lease, int64_t lease_bytes);
+  absl::StatusOr<double> RateOf(uint64_t lease, int64_t bytes);  // bytes a second
   absl::StatusOr<absl::Duration> TimeOf(const backend::cuda::DeviceCopy& copy);
 
   backend::cuda::Driver& driver_;

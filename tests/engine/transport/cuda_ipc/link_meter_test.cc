@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -21,15 +22,18 @@ using backend::cuda::DeviceCopy;
 
 constexpr int64_t kBytes = 4 * kMiB;
 
-// A GPU on which copies take time by where they come from, and no other time.
+// A GPU on which copies take time by where they come from, and no other time: a call, and what its bytes take.
 class LinkMeterTest : public ::testing::Test {
  protected:
   LinkMeterTest()
       : driver_({.most_late_us = 0, .on_copy = [this](const DeviceCopy& copy) {
                    const bool from_lease = lease_.address() <= copy.from && copy.from < lease_.address() + kBytes;
-                   if (from_lease && ++lease_copies_ == LinkMeter::kTries && at_last_try_) at_last_try_();
-                   copied_bytes_ = copy.bytes;
-                   clock_.Advance(from_lease ? lease_time_ : own_time_);
+                   const double part = static_cast<double>(copy.bytes) / kBytes;
+                   if (from_lease) copied_bytes_ = std::max(copied_bytes_, copy.bytes);
+                   if (from_lease && copy.bytes == LinkMeter::kBytes && ++lease_copies_ == LinkMeter::kTries) {
+                     if (at_last_try_) at_last_try_();
+                   }
+                   clock_.Advance(call_time_ + part * (from_lease ? lease_time_ : own_time_));
                  }}) {
     lease_ = DeviceBytes::Allocate(driver_, kBytes).value();
     links_ = std::make_unique<LinkMeter>(driver_, clock_);
@@ -44,7 +48,8 @@ class LinkMeterTest : public ::testing::Test {
   }
 
   FakeClock clock_;
-  absl::Duration own_time_ = absl::Microseconds(15), lease_time_ = absl::Microseconds(15);
+  absl::Duration call_time_ = absl::Microseconds(12), own_time_ = absl::Microseconds(3);  // of kBytes
+  absl::Duration lease_time_ = absl::Microseconds(3);
   int64_t lease_copies_ = 0, copied_bytes_ = 0;  // written by the driver's thread, read behind an event
   std::function<void()> at_last_try_;
   FakeCudaDriver driver_;
@@ -52,15 +57,28 @@ class LinkMeterTest : public ::testing::Test {
   std::unique_ptr<LinkMeter> links_;
 };
 
-TEST_F(LinkMeterTest, ALinkThatTakesOverThreeTimesAsLongAsOwnMemoryIsSlow) {
+TEST_F(LinkMeterTest, ALinkOfLessThanAHundredGigabytesASecondIsSlow) {
   EXPECT_FALSE(IsSlow("the same GPU"));
-  lease_time_ = absl::Microseconds(22);
+  lease_time_ = absl::Microseconds(14);
   EXPECT_FALSE(IsSlow("over NVLink"));
-  lease_time_ = absl::Microseconds(45);
+  lease_time_ = absl::Microseconds(41);
   EXPECT_FALSE(IsSlow("just so fast"));
-  lease_time_ = absl::Microseconds(90);
+  lease_time_ = absl::Microseconds(43);
+  EXPECT_TRUE(IsSlow("not quite"));
+  lease_time_ = absl::Microseconds(80);
   EXPECT_TRUE(IsSlow("over PCIe"));
   EXPECT_EQ(copied_bytes_, LinkMeter::kBytes);
+}
+
+TEST_F(LinkMeterTest, AnEngineThatComputesMeanwhileChangesNothing) {
+  own_time_ = absl::Microseconds(200);
+  for (const int us : {90, 150, 200}) {
+    lease_time_ = absl::Microseconds(us);
+    EXPECT_TRUE(IsSlow("over PCIe, " + std::to_string(us)));
+  }
+  call_time_ = absl::Microseconds(150);
+  lease_time_ = absl::Microseconds(14);
+  EXPECT_FALSE(IsSlow("over NVLink, behind work of others"));
 }
 
 TEST_F(LinkMeterTest, TheFastestCopyCounts) {
@@ -84,7 +102,7 @@ TEST_F(LinkMeterTest, ADonorsLinkIsMeasuredOnceAMinute) {
 TEST_F(LinkMeterTest, WhatIsTooSmallToTellIsFastUntilMoreIsLeased) {
   lease_time_ = absl::Microseconds(90);
   EXPECT_FALSE(IsSlow("donor", LinkMeter::kLeastBytes - 1));
-  EXPECT_EQ(lease_copies_, 0);
+  EXPECT_EQ(copied_bytes_, 0);
   EXPECT_TRUE(IsSlow("donor", LinkMeter::kLeastBytes));
   EXPECT_EQ(copied_bytes_, LinkMeter::kLeastBytes);
 }
