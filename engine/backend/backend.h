@@ -116,6 +116,8 @@ class Backend {
   /// they, or what kSiluMul makes of them, are rounded anyway. Attention writes them, and Linear without bias and residual;
   /// Linear alone reads them, by kSiluMul or kNone, and KeepRows.
   virtual absl::StatusOr<std::unique_ptr<Buffer>> AllocateRounded(int64_t rows, int64_t cols) = 0;
+  /// Memory for a Sample of up to so many rows, whatever they want of it. One of more rows takes more when it comes.
+  virtual absl::Status ReserveSampling(int64_t rows, int64_t vocab) = 0;
   /// The first `rows` rows as f32 [rows][cols] without gaps, valid until the buffer is next written. The buffer's
   /// contents are unspecified afterwards.
   virtual absl::StatusOr<std::span<const float>> Download(Buffer& buffer, int64_t rows) = 0;

@@ -52,7 +52,9 @@ absl::Status Decoder::AllocateActivations() {
   ASSIGN_OR_RETURN(qkv_, backend_->Allocate(rows, (config_.num_heads + 2 * config_.num_kv_heads) * config_.head_dim));
   ASSIGN_OR_RETURN(attended_, backend_->AllocateRounded(rows, config_.num_heads * config_.head_dim));
   ASSIGN_OR_RETURN(gate_up_, backend_->AllocateRounded(rows, 2 * config_.intermediate_size));
-  return EnsureLogits(std::max<int64_t>(1, std::min(max_.max_logit_rows, rows)));
+  const int64_t logit_rows = std::max<int64_t>(1, std::min(max_.max_logit_rows, rows));
+  RETURN_IF_ERROR(backend_->ReserveSampling(logit_rows, config_.vocab_size));
+  return EnsureLogits(logit_rows);
 }
 
 // A row of logits is large, so there is no room for every row of a batch: the buffer grows to what was asked for. The

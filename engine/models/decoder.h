@@ -23,7 +23,8 @@ namespace swiftcache::engine::models {
 /// Thread-safety, errors: Model's. Ownership: owns the backend and everything on it.
 class Decoder final : public Model {
  public:
-  /// Rows of one step. Room for `max_logit_rows` rows of logits is allocated at first; a step that needs more grows it.
+  /// Rows of one step. Room for `max_logit_rows` rows of logits, and to sample from them, is allocated at first, before
+  /// KV memory takes what is left; a step that needs more grows it.
   struct Rows {
     int64_t max_batch_rows = 1;
     int64_t max_logit_rows = 1;

@@ -29,7 +29,7 @@ absl::Status SamplingParams::Validate() const {
   if (!(frequency_penalty >= -2 && frequency_penalty <= 2)) {
     return OutOfRange("frequency_penalty", frequency_penalty, "[-2, 2]");
   }
-  if (logprobs && (*logprobs < 0 || *logprobs > 20)) return OutOfRange("logprobs", *logprobs, "[0, 20]");
+  if (logprobs && (*logprobs < 0 || *logprobs > kMostLogprobs)) return OutOfRange("logprobs", *logprobs, "[0, 20]");
   return absl::OkStatus();
 }
 

@@ -20,6 +20,7 @@ struct SamplingParams {
   float presence_penalty = 0.0f;
   float frequency_penalty = 0.0f;
   std::optional<int32_t> logprobs = {};  // alternatives per token
+  static constexpr int32_t kMostLogprobs = 20;
 
   bool repeats() const { return repetition_penalty != 1.0f; }
   /// INVALID_ARGUMENT names the field, the value, the range.

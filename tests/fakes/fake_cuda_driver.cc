@@ -114,6 +114,11 @@ int64_t FakeCudaDriver::grids_copied() const {
   return grids_copied_;
 }
 
+int64_t FakeCudaDriver::allocations() const {
+  Lock lock(mutex_);
+  return allocations_made_;
+}
+
 int64_t FakeCudaDriver::kernels_given() const {
   Lock lock(mutex_);
   return kernels_given_;
@@ -205,6 +210,7 @@ absl::Status FakeCudaDriver::FreeAddresses(uint64_t address, int64_t bytes) {
 
 absl::StatusOr<Allocation> FakeCudaDriver::Allocate(int64_t bytes) {
   Lock lock(mutex_);
+  ++allocations_made_;
   RETURN_IF_ERROR(Count("Allocate"));
   if (bytes <= 0 || bytes % options_.granularity_bytes != 0) return Bad("memory that is no whole units");
   if (bytes > options_.total_bytes - allocated_bytes_) {
@@ -308,6 +314,7 @@ absl::Status FakeCudaDriver::Unmap(uint64_t address, int64_t bytes) {
 
 absl::StatusOr<std::byte*> FakeCudaDriver::AllocateHost(int64_t bytes) {
   Lock lock(mutex_);
+  ++allocations_made_;
   RETURN_IF_ERROR(Count("AllocateHost"));
   std::vector<std::byte> memory(bytes);
   std::byte* const begin = memory.data();

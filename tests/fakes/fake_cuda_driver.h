@@ -71,6 +71,8 @@ class FakeCudaDriver : public Driver {
   /// Copies that were carried out, of either kind.
   int64_t runs_copied() const;
   int64_t grids_copied() const;
+  /// Calls of Allocate and AllocateHost.
+  int64_t allocations() const;
   /// Kernels that were given one by one, captured or not, and graphs that were launched.
   int64_t kernels_given() const;
   int64_t graphs_launched() const;
@@ -163,6 +165,7 @@ class FakeCudaDriver : public Driver {
   mutable bool lost_ = false;
   bool paused_ = false;
   uint64_t next_handle_ = 1;
+  int64_t allocations_made_ = 0;
   int64_t runs_copied_ = 0, grids_copied_ = 0, kernels_given_ = 0, graphs_launched_ = 0;
   std::mt19937_64 random_;
   std::map<uint64_t, int64_t> reserved_;  // bytes, by address

@@ -45,6 +45,7 @@ class LateBackend final : public engine::backend::Backend {
       std::span<const engine::backend::WeightSource> parts) override {
     return Idle().UploadVector(parts);
   }
+  absl::Status ReserveSampling(int64_t rows, int64_t vocab) override { return Idle().ReserveSampling(rows, vocab); }
   const engine::backend::WeightReport& weights() const override { return backend_->weights(); }
   absl::StatusOr<std::span<const float>> Download(engine::backend::Buffer& buffer, int64_t rows) override {
     return Idle().Download(buffer, rows);

@@ -98,6 +98,7 @@ class CpuBackend final : public Backend {
 
   const WeightReport& weights() const override { return weights_; }
 
+  absl::Status ReserveSampling(int64_t, int64_t) override { return absl::OkStatus(); }  // some KiB, as they come
   absl::StatusOr<std::span<const float>> Download(Buffer& buffer, int64_t rows) override {
     const HostBuffer& host = AsHost(buffer);
     CHECK_LE(rows, host.rows());

@@ -68,6 +68,7 @@ absl::Status CudaBackend::Reserve() {
         group(), " query heads of ", options_.attention.head_dim, " that share a KV head want ", block_bytes,
         " bytes of a block's memory, and this GPU has ", driver_.info().block_memory_bytes, ": use --backend=cpu"));
   }
+  for (StepState& state : steps_) RETURN_IF_ERROR(state.uploads.Reserve());
   const int64_t dim = options_.attention.head_dim, f32 = sizeof(float);
   ASSIGN_OR_RETURN(rotations_, DeviceBytes::Allocate(driver_, options_.max_rows * dim * f32));
   const AttentionPlanOptions plan = plan_options();

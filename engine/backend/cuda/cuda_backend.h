@@ -50,6 +50,7 @@ class CudaBackend final : public Backend {
   absl::StatusOr<std::unique_ptr<Buffer>> AllocateRounded(int64_t rows, int64_t cols) override {
     return AllocateOf(number_, rows, cols);
   }
+  absl::Status ReserveSampling(int64_t rows, int64_t vocab) override;
   absl::StatusOr<std::span<const float>> Download(Buffer& buffer, int64_t rows) override;
 
   absl::Status BeginStep(std::span<const StepSequence> sequences, std::span<const StreamedBlock> streamed) override;

@@ -60,6 +60,17 @@ Sampled ResultOf(const ChosenToken& chosen, const TokenChoice& choice, const int
 
 }  // namespace
 
+absl::Status CudaBackend::ReserveSampling(int64_t rows, int64_t vocab) {
+  RETURN_IF_ERROR(EnsureDevice(penalised_, rows * vocab * int64_t{sizeof(float)}));
+  RETURN_IF_ERROR(EnsureDevice(chosen_, rows * int64_t{sizeof(int32_t)}));
+  const int64_t most_top = std::min<int64_t>(sample::SamplingParams::kMostLogprobs, vocab);
+  for (StepState& state : steps_) {
+    RETURN_IF_ERROR(EnsurePinned(state.chosen, rows * int64_t{sizeof(ChosenToken)}));
+    RETURN_IF_ERROR(EnsurePinned(state.top, rows * most_top * int64_t{sizeof(int32_t) + sizeof(float)}));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::vector<TokenChoice>> CudaBackend::ChoicesOf(std::span<const SampleRow> rows, int64_t vocab) {
   std::vector<TokenChoice> choices;
   std::vector<SeenLogit> seen;

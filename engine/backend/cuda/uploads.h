@@ -23,6 +23,8 @@ namespace swiftcache::engine::backend::cuda {
 class Uploads {
  public:
   explicit Uploads(Driver& driver) : driver_(driver) {}
+  /// Allocates the first chunk, which is enough for most steps.
+  absl::Status Reserve() { return MakeRoom(0); }
   /// Forgets what was put. REQUIRES: nothing that reads it is under way.
   void Begin() {
     chunk_ = used_ = 0;
