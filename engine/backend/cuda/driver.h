@@ -60,8 +60,8 @@ struct DeviceCopy2D {
 /// Thread-safety: safe, from any thread. Ownership: what is made lives until it is destroyed by the call named so, and
 /// not longer than the driver; file descriptors are the caller's. Errors: RESOURCE_EXHAUSTED (out of memory),
 /// FAILED_PRECONDITION (not on this GPU, or not from this process), DATA_LOSS (the device is lost: ECC, fallen off the
-/// bus, a fault of a kernel; every later call says so too), INTERNAL (else); each names the call, the driver's name of
-/// the error and the sizes. What gives something back (Release, Unmap, FreeAddresses, FreeHost, UnregisterHost) has done
+/// bus, a fault of a kernel, an MPS server that is gone; every later call says so too), INTERNAL (else); each names the
+/// call, the driver's name of the error and the sizes. What gives something back (Release, Unmap, FreeAddresses, FreeHost, UnregisterHost) has done
 /// so also where it returns an error: a driver tells earlier faults there. Units: bytes.
 class Driver {
  public:

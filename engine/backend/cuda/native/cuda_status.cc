@@ -42,6 +42,8 @@ absl::StatusCode CodeOf(int error) {
     case CUDA_ERROR_UNKNOWN:
     case kTensorMemoryLeak:
     case kContained:
+    case CUDA_ERROR_MPS_CONNECTION_FAILED:
+    case CUDA_ERROR_MPS_RPC_FAILURE:  // the server is gone, and all that it held for this process
     case kMpsClientTerminated:
     case kExternalDevice:
       return absl::StatusCode::kDataLoss;
