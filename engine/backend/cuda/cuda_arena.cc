@@ -36,6 +36,20 @@ void LogFailure(const char* what, const absl::Status& status) {
 
 }  // namespace
 
+// Physical memory, given back with its last owner.
+class CudaArena::Memory {
+ public:
+  Memory(Driver& driver, Allocation allocation) : driver_(driver), allocation_(allocation) {}
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+  ~Memory() { LogFailure("Release", driver_.Release(allocation_)); }
+  Allocation allocation() const { return allocation_; }
+
+ private:
+  Driver& driver_;
+  const Allocation allocation_;
+};
+
 absl::StatusOr<std::unique_ptr<CudaArena>> CudaArena::Create(const Options& options, Driver& driver) {
   RETURN_IF_ERROR(CheckSize(options));
   if (options.shared && !driver.info().exports) {
@@ -58,20 +72,22 @@ absl::StatusOr<std::unique_ptr<CudaArena>> CudaArena::Create(const Options& opti
 absl::Status CudaArena::Fill(int64_t chunk_bytes) {
   for (int64_t offset = 0; offset < mapped_bytes_; offset += chunk_bytes) {
     const Chunk chunk = {.offset = offset, .bytes = std::min(chunk_bytes, mapped_bytes_ - offset)};
-    ASSIGN_OR_RETURN(const Allocation memory, AllocateAndMap(chunk));
+    ASSIGN_OR_RETURN(std::shared_ptr<const Memory> memory, Allocate(chunk.bytes));
+    RETURN_IF_ERROR(Map(chunk, *memory));
     absl::MutexLock lock(&mutex_);
     chunks_.push_back(chunk);
-    memory_.push_back(memory);
+    memory_.push_back(std::move(memory));
   }
   return Zero({.offset = 0, .bytes = mapped_bytes_});
 }
 
-absl::StatusOr<Allocation> CudaArena::AllocateAndMap(const Chunk& chunk) {
-  ASSIGN_OR_RETURN(const Allocation memory, driver_.Allocate(chunk.bytes));
-  const absl::Status mapped = driver_.Map(base_ + chunk.offset, chunk.bytes, memory, Access::kReadWrite);
-  if (mapped.ok()) return memory;
-  LogFailure("Release", driver_.Release(memory));
-  return mapped;
+absl::StatusOr<std::shared_ptr<const CudaArena::Memory>> CudaArena::Allocate(int64_t bytes) {
+  ASSIGN_OR_RETURN(const Allocation allocation, driver_.Allocate(bytes));
+  return std::make_shared<const Memory>(driver_, allocation);
+}
+
+absl::Status CudaArena::Map(const Chunk& chunk, const Memory& memory) {
+  return driver_.Map(base_ + chunk.offset, chunk.bytes, memory.allocation(), Access::kReadWrite);
 }
 
 // A stream of its own, which is at its end when this returns: also where its event failed.
@@ -89,18 +105,22 @@ CudaArena::~CudaArena() {
   if (base_ == 0) return;
   absl::MutexLock lock(&mutex_);
   for (size_t i = 0; i < chunks_.size(); ++i) {
-    if (!memory_[i]) continue;
+    if (memory_[i] == nullptr) continue;
     LogFailure("Unmap", driver_.Unmap(base_ + chunks_[i].offset, chunks_[i].bytes));
-    LogFailure("Release", driver_.Release(*memory_[i]));
+    memory_[i].reset();
   }
   LogFailure("FreeAddresses", driver_.FreeAddresses(base_, mapped_bytes_));
 }
 
 absl::StatusOr<memory::UniqueFd> CudaArena::Export(size_t chunk) const {
   CHECK(shared_ && chunk < chunks_.size());
-  absl::MutexLock lock(&mutex_);
-  if (!memory_[chunk]) return absl::DataLossError(absl::StrCat("chunk ", chunk, " of the arena has lost its memory"));
-  ASSIGN_OR_RETURN(const int fd, driver_.Export(*memory_[chunk]));
+  std::shared_ptr<const Memory> memory;
+  {
+    absl::MutexLock lock(&mutex_);
+    memory = memory_[chunk];
+  }
+  if (memory == nullptr) return absl::DataLossError(absl::StrCat("chunk ", chunk, " of the arena has lost its memory"));
+  ASSIGN_OR_RETURN(const int fd, driver_.Export(memory->allocation()));
   return memory::UniqueFd(fd);
 }
 
@@ -111,22 +131,22 @@ absl::Status CudaArena::Remap(size_t chunk) {
   const auto lost = [&](const absl::Status& why) {
     return absl::DataLossError(absl::StrCat("chunk ", chunk, " of the arena has lost its memory: ", why.message()));
   };
-  const auto& [offset, bytes] = chunks_[chunk];
-  ASSIGN_OR_RETURN(const Allocation fresh, driver_.Allocate(bytes));
+  ASSIGN_OR_RETURN(std::shared_ptr<const Memory> fresh, Allocate(chunks_[chunk].bytes));
+  bool is_mapped = false;
   {
     absl::MutexLock lock(&mutex_);
-    absl::Status moved = absl::OkStatus();
-    if (const std::optional<Allocation> old = std::exchange(memory_[chunk], std::nullopt)) {
-      moved = driver_.Unmap(base_ + offset, bytes);
-      LogFailure("Release", driver_.Release(*old));
-    }
-    if (moved.ok()) moved = driver_.Map(base_ + offset, bytes, fresh, Access::kReadWrite);
-    if (!moved.ok()) {
-      LogFailure("Release", driver_.Release(fresh));
-      return lost(moved);
-    }
-    memory_[chunk] = fresh;
+    is_mapped = memory_[chunk] != nullptr;
   }
+  absl::Status moved = absl::OkStatus();
+  if (is_mapped) moved = driver_.Unmap(base_ + chunks_[chunk].offset, chunks_[chunk].bytes);
+  if (moved.ok()) moved = Map(chunks_[chunk], *fresh);
+  if (!moved.ok()) fresh.reset();
+  {
+    absl::MutexLock lock(&mutex_);
+    memory_[chunk].swap(fresh);
+  }
+  fresh.reset();  // what was there
+  if (!moved.ok()) return lost(moved);
   const absl::Status zeroed = Zero(chunks_[chunk]);
   return zeroed.ok() ? zeroed : lost(zeroed);
 }

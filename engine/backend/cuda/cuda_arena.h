@@ -11,7 +11,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -32,9 +31,9 @@ namespace swiftcache::engine::backend::cuda {
 /// Whoever imports a chunk chooses how to map it: nothing but its own good will keeps another engine from writing to it,
 /// or from reading all of it, beyond what it was lent. Engines that show memory to each other trust each other with that.
 ///
-/// Thread-safety: safe, but for Remap: one at a time. The lock is held while a chunk is exported, so that a descriptor
-/// is of what the chunk was or of what it has become. Ownership: owns addresses and memory; borrows the driver, which
-/// outlives it. Errors: as named. Units: bytes.
+/// Thread-safety: safe, but for Remap: one at a time. A descriptor is of what the chunk was or of what it has become.
+/// Nothing is asked of the driver under the lock: Export never waits for Remap, which may take long. Ownership: owns
+/// addresses and memory; borrows the driver, which outlives it. Errors: as named. Units: bytes.
 class CudaArena {
  public:
   /// Their descriptors, and one more, fit into one message over a Unix socket.
@@ -77,6 +76,7 @@ class CudaArena {
   absl::Status Remap(size_t chunk) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
+  class Memory;
   CudaArena(const Options& options, Driver& driver, int64_t mapped_bytes)
       : driver_(driver),
         block_bytes_(options.block_bytes),
@@ -84,7 +84,8 @@ class CudaArena {
         mapped_bytes_(mapped_bytes),
         shared_(options.shared) {}
   absl::Status Fill(int64_t chunk_bytes) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::StatusOr<Allocation> AllocateAndMap(const Chunk& chunk);
+  absl::StatusOr<std::shared_ptr<const Memory>> Allocate(int64_t bytes);
+  absl::Status Map(const Chunk& chunk, const Memory& memory);
   absl::Status Zero(const Chunk& chunk);
 
   Driver& driver_;
@@ -93,7 +94,8 @@ class CudaArena {
   uint64_t base_ = 0;          // 0: nothing is reserved
   std::vector<Chunk> chunks_;  // as many as have been mapped
   mutable absl::Mutex mutex_;
-  std::vector<std::optional<Allocation>> memory_ ABSL_GUARDED_BY(mutex_);  // of chunks_; none: it was lost
+  // Of chunks_; null: it was lost. Shared with an Export under way while Remap exchanges it.
+  std::vector<std::shared_ptr<const Memory>> memory_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace swiftcache::engine::backend::cuda

@@ -4,8 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <thread>
 
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
 #include "tests/engine/backend/cuda/cuda_harness.h"
+#include "tests/fakes/gate.h"
 
 namespace swiftcache::engine::backend::cuda {
 namespace {
@@ -94,6 +98,38 @@ TEST(CudaArenaTest, ARemappedChunkIsFreshAndWhoeverMappedItSeesNoMoreOfTheArena)
   }
   ExpectClean(donor);
   ExpectClean(borrower);
+}
+
+// Unmapping waits where the test wants it to.
+class GatedDriver final : public FakeCudaDriver {
+ public:
+  absl::Status Unmap(uint64_t address, int64_t bytes) override {
+    gate.Pass();
+    return FakeCudaDriver::Unmap(address, bytes);
+  }
+  Gate gate;
+};
+
+// The thread that hears the sockets exports, and must answer in time.
+TEST(CudaArenaTest, WhileAChunkIsExchangedAnyIsExported) {
+  GatedDriver driver;
+  {
+    const auto arena = MakeArena(driver, kShared);
+    driver.gate.Close();
+    std::thread remaps([&] { EXPECT_TRUE(arena->Remap(1).ok()); });
+    EXPECT_TRUE(driver.gate.WaitUntilSomebodyHangs());
+    absl::Notification exported;
+    std::thread exports([&] {
+      EXPECT_TRUE(arena->Export(0).ok());
+      EXPECT_TRUE(arena->Export(1).ok()) << "what it was";
+      exported.Notify();
+    });
+    EXPECT_TRUE(exported.WaitForNotificationWithTimeout(absl::Seconds(10)));
+    driver.gate.Open();
+    remaps.join();
+    exports.join();
+  }
+  ExpectClean(driver);
 }
 
 TEST(CudaArenaTest, RemapWithoutMemoryChangesNothing) {
