@@ -2,6 +2,7 @@
 #include "engine/backend/cuda/uploads.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <utility>
 
@@ -38,8 +39,8 @@ absl::Status Uploads::MakeRoom(int64_t bytes) {
     ++chunk_;
     used_ = 0;
   }
-  Chunk chunk;
-  const int64_t size = std::max(kChunkBytes, CeilDiv(bytes, kAlignment) * kAlignment);
+  Chunk chunk;  // with room for arrays that grow from step to step: an allocation may wait for all work of the device
+  const auto size = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max(kChunkBytes, bytes))));
   ASSIGN_OR_RETURN(chunk.host, PinnedBytes::Allocate(driver_, size));
   ASSIGN_OR_RETURN(chunk.device, DeviceBytes::Allocate(driver_, size));
   chunks_.push_back(std::move(chunk));

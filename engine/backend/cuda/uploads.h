@@ -18,8 +18,8 @@
 
 namespace swiftcache::engine::backend::cuda {
 
-/// One step's. Grows to what the largest step needs, then allocates no more. Thread-safety: none. Ownership: owns the
-/// memory, borrows the driver. Errors: the driver's.
+/// One step's. Grows to what the largest step needs, by powers of two, then allocates no more. Thread-safety: none.
+/// Ownership: owns the memory, borrows the driver. Errors: the driver's.
 class Uploads {
  public:
   explicit Uploads(Driver& driver) : driver_(driver) {}

@@ -83,6 +83,22 @@ TEST_F(UploadsTest, WhatWasPutSinceTheLastSendIsOneCopy) {
   EXPECT_EQ(Send(), std::vector<int64_t>({256 + 9}));
 }
 
+TEST_F(UploadsTest, AnArrayThatGrowsFromStepToStepSeldomTakesMemory) {
+  ASSERT_TRUE(uploads_.Reserve().ok());
+  int64_t allocations = driver_.allocations();
+  Put(kChunk);
+  EXPECT_EQ(driver_.allocations(), allocations);
+  Put(kChunk + 1);
+  EXPECT_GT(std::exchange(allocations, driver_.allocations()), 0);
+  for (int64_t more = 1; more <= kChunk; more *= 2) {
+    uploads_.Begin();
+    put_.clear();
+    Put(kChunk + more);
+    (void)Send();
+  }
+  EXPECT_EQ(driver_.allocations(), allocations);
+}
+
 TEST_F(UploadsTest, NoCopyReachesIntoTheNextChunk) {
   for (const int64_t last : {kChunk - 256, kChunk - 300}) {  // up to the end of the chunk, and nearly so
     Put(256);
