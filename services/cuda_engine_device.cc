@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where CUDA is built in (SWIFTCACHE_CUDA).
-#include <algorithm>
 #include <cstdlib>
 #include <memory>
 #include <optional>
@@ -24,12 +23,8 @@ namespace {
 
 using engine::backend::cuda::CudaKvMemory;
 using engine::transport::Transport;
-using engine::transport::nccl::NcclDonor;
 using engine::transport::nccl::NcclLibrary;
 using engine::transport::nccl::NcclTransport;
-
-// The coordinator fences when an eighth of the deadline is left.
-constexpr int kFencePatienceDivisor = 16;
 
 class CudaEngineDevice final : public EngineDevice {
  public:
@@ -44,14 +39,12 @@ class CudaEngineDevice final : public EngineDevice {
     engine::backend::cuda::CudaArena& arena = static_cast<CudaKvMemory&>(memory).arena();
     if (flags.transport == "nccl") {
       ASSIGN_OR_RETURN(nccl_, NcclLibrary::Load());
-      return NcclTransport::Create(
-          {.shm_dir = flags.shm_dir,
-           .name = options.name,
-           .instance_id = options.instance_id,
-           .arena = arena.base(),
-           .arena_bytes = arena.mapped_bytes(),
-           .fence_patience = std::min(NcclDonor::kFencePatience, flags.engine.revoke_deadline / kFencePatienceDivisor)},
-          *nccl_, *driver_, clock, events);
+      return NcclTransport::Create({.shm_dir = flags.shm_dir,
+                                    .name = options.name,
+                                    .instance_id = options.instance_id,
+                                    .arena = arena.base(),
+                                    .arena_bytes = arena.mapped_bytes()},
+                                   *nccl_, *driver_, clock, events);
     }
     return engine::transport::cuda_ipc::CreateCudaIpcTransport({.shm_dir = flags.shm_dir,
                                                                 .name = options.name,

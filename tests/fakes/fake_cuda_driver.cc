@@ -219,9 +219,12 @@ absl::StatusOr<Allocation> FakeCudaDriver::Allocate(int64_t bytes) {
   memory::UniqueFd fd(memfd_create("fake-gpu", MFD_CLOEXEC));
   if (!fd.ok() || ftruncate(fd.get(), bytes) != 0) return absl::ResourceExhaustedError("fake driver: no memory");
   // What was in a GPU's memory before is not zeros.
-  std::vector<std::byte> garbage(bytes, std::byte{0xa5});
-  if (pwrite(fd.get(), garbage.data(), bytes, 0) != bytes)
-    return absl::ResourceExhaustedError("fake driver: no memory");
+  const std::vector<std::byte> garbage(options_.granularity_bytes, std::byte{0xa5});
+  for (int64_t at = 0; at < bytes; at += options_.granularity_bytes) {
+    if (pwrite(fd.get(), garbage.data(), garbage.size(), at) != options_.granularity_bytes) {
+      return absl::ResourceExhaustedError("fake driver: no memory");
+    }
+  }
   allocated_bytes_ += bytes;
   own_allocations_[next_handle_] = bytes;
   allocations_[next_handle_] = std::move(fd);

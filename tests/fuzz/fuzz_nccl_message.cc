@@ -27,8 +27,9 @@ void CheckBatch(const NcclBatchMessage& message) {
   const NcclBatchHead& head = message.head;
   Require(message.leases.size() == head.num_leases && message.pieces.size() == head.num_pieces);
   Require(head.layer_stride >= 0 && head.arrivals() >= 1 && head.arrivals() * head.num_pieces <= kMaxNcclSlices);
+  const int64_t most_bytes = head.kind == NcclKind::kStore ? kMaxNcclStoreBytes : kMaxNcclPieceBytes;
   for (const NcclPiece& piece : message.pieces) {
-    Require(piece.lease < head.num_leases && piece.bytes <= kMaxNcclPieceBytes && piece.bytes_of_all(head) >= 0);
+    Require(piece.lease < head.num_leases && piece.bytes <= most_bytes && piece.bytes_of_all(head) >= 0);
   }
   for (const int64_t lease_bytes : {int64_t{0}, int64_t{4096}, int64_t{1} << 40, INT64_MAX}) {
     const std::vector<int64_t> of_each(head.num_leases, lease_bytes);

@@ -32,6 +32,7 @@ struct NcclGroup {
   backend::Fence after;    // before which the memory is not touched
   bool is_behind = false;  // `after` will never pass: it is of work that failed, and holds nothing up
   bool posted = false;     // it is in the stream, if there is anything of it
+  uint64_t landing = 0;    // where it is received, if that is not where its pieces belong
   std::shared_ptr<const backend::cuda::EventFence> event;  // null: there was nothing to send
 };
 
@@ -48,6 +49,10 @@ struct NcclBatch {
   /// Whether any of it still is wanted. There where `announce` is. Called by the link's thread without a lock, where it is
   /// hurried before it is announced.
   std::function<bool()> is_wanted;
+  /// Copies a group on from where it landed to where its pieces belong, one accepted piece behind the other. Called by the
+  /// link's thread without a lock, when the group is there and before it counts as done. Null: it is sent from, or received
+  /// to, where its pieces are.
+  std::function<void(const NcclGroup& group)> land;
   /// The end. `whole`: all groups have passed, and the other end has told its verdict. Called once, by the link's
   /// thread, without a lock.
   std::function<void(bool whole)> ended;
@@ -63,11 +68,11 @@ struct NcclBatch {
 };
 using NcclBatchPtr = std::shared_ptr<NcclBatch>;
 
-/// What NCCL takes at once of loads and stores, so that the patience of either end is of so much: 3 ms at 10 GB/s.
+/// What NCCL takes at once of loads, so that the patience of either end is of so much: 3 ms at 10 GB/s.
 inline constexpr int64_t kNcclGroupBytes = 32ll << 20;
 
 /// The groups of a batch, at either end the same: a layer of a stream each, of which the first may be empty, else pieces
-/// up to kNcclGroupBytes. `address`: of the memory here of a piece, of its layer; arrival `layers` is
+/// up to kNcclGroupBytes, of a store up to kMaxNcclStoreBytes. `address`: of the memory here of a piece, of its layer; arrival `layers` is
 /// layer 0 again.
 std::vector<NcclGroup> MakeNcclGroups(const NcclBatchMessage& message,
                                       const std::function<uint64_t(size_t piece, int64_t arrival)>& address);

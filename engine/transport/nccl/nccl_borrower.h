@@ -74,7 +74,7 @@ class NcclBorrower {
 
   // Transfers (nccl_borrower_transfers.cc).
   void Assign(const NcclMoves& moves, NcclBegun& begun) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  NcclTransferPtr TransferFor(const NcclMoves& moves, const NcclLeasePtr& lease, NcclBegun& begun)
+  NcclTransferPtr TransferFor(const NcclMoves& moves, const NcclLeasePtr& lease, int64_t more, NcclBegun& begun)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Refuse(const NcclMoves& moves, const NcclMove& move, NcclBegun& begun) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Post(const NcclMoves& moves, const NcclTransferPtr& transfer) ABSL_LOCKS_EXCLUDED(mutex_);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/units.h"
 #include "engine/backend/cuda/cuda_address.h"
 #include "engine/transport/nccl/nccl_borrower.h"
 #include "engine/transport/nccl/nccl_borrower_channel.h"
@@ -34,6 +35,22 @@ uint32_t PlaceOf(NcclTransfer& transfer, const NcclLeasePtr& lease) {
   return it->second;
 }
 
+// How many pieces it is: a donor takes no more of a store at once than it has room for.
+int64_t NumPieces(NcclKind kind, const NcclMove& move) {
+  return kind == NcclKind::kStore ? CeilDiv(move.bytes, kMaxNcclStoreBytes) : 1;
+}
+
+void AddStore(NcclTransfer& transfer, const NcclPiece& whole, const NcclMove& move) {
+  for (int64_t done = 0; done < move.bytes; done += kMaxNcclStoreBytes) {
+    NcclPiece piece = whole;
+    piece.offset += done;
+    piece.bytes = static_cast<uint32_t>(std::min(kMaxNcclStoreBytes, move.bytes - done));
+    transfer.message.pieces.push_back(piece);
+    transfer.here.push_back({move.here[0] + done, move.here[1] + done});
+  }
+  transfer.stores.push_back({move.ticket, whole.lease});
+}
+
 void Add(NcclTransfer& transfer, const NcclLeasePtr& lease, const NcclMove& move) {
   const uint32_t place = PlaceOf(transfer, lease);
   const NcclPiece piece = {.offset = move.offset_bytes,
@@ -45,9 +62,9 @@ void Add(NcclTransfer& transfer, const NcclLeasePtr& lease, const NcclMove& move
     transfer.message.pieces.back().bytes += piece.bytes;
     return;
   }
+  if (transfer.message.head.kind == NcclKind::kStore) return AddStore(transfer, piece, move);
   transfer.message.pieces.push_back(piece);
   transfer.here.push_back(move.here);
-  if (transfer.message.head.kind == NcclKind::kStore) transfer.stores.push_back({move.ticket, place});
 }
 
 }  // namespace
@@ -75,7 +92,7 @@ void NcclBorrower::Assign(const NcclMoves& moves, NcclBegun& begun) {
           move.offset_bytes <= lease->spec.bytes - reach)
         << moves.layers << " pieces of " << move.bytes << " bytes at " << move.offset_bytes << " of lease "
         << move.lease;
-    const NcclTransferPtr transfer = TransferFor(moves, lease, begun);
+    const NcclTransferPtr transfer = TransferFor(moves, lease, NumPieces(moves.kind, move), begun);
     if (transfer == nullptr) {
       Refuse(moves, move, begun);
     } else {
@@ -86,13 +103,14 @@ void NcclBorrower::Assign(const NcclMoves& moves, NcclBegun& begun) {
 
 // The last one of its donor that has room. Null: a stream of more pieces than a message carries; two streams would wait
 // for each other's slots.
-NcclTransferPtr NcclBorrower::TransferFor(const NcclMoves& moves, const NcclLeasePtr& lease, NcclBegun& begun) {
+NcclTransferPtr NcclBorrower::TransferFor(const NcclMoves& moves, const NcclLeasePtr& lease, int64_t more,
+                                          NcclBegun& begun) {
   const auto of_donor = [&](const NcclTransferPtr& transfer) { return transfer->channel == lease->channel; };
   const auto it = std::find_if(begun.transfers.rbegin(), begun.transfers.rend(), of_donor);
   if (it != begun.transfers.rend()) {
     const NcclTransfer& last = **it;
-    const auto pieces = static_cast<int64_t>(last.message.pieces.size());
-    const bool has_room = pieces < kMaxNcclPieces && (pieces + 1) * last.message.head.arrivals() <= kMaxNcclSlices &&
+    const auto pieces = static_cast<int64_t>(last.message.pieces.size()) + more;
+    const bool has_room = pieces <= kMaxNcclPieces && pieces * last.message.head.arrivals() <= kMaxNcclSlices &&
                           (last.leases.size() < kMaxNcclLeases || last.places.contains(lease.get()));
     if (has_room) return *it;
     if (moves.kind == NcclKind::kStream) return nullptr;

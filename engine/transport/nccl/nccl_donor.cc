@@ -7,12 +7,13 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "engine/transport/nccl/nccl_donor_channel.h"
+#include "glog/logging.h"
 
 namespace swiftcache::engine::transport::nccl {
 
 NcclDonor::NcclDonor(const Options& options, NcclApi& nccl, backend::cuda::Driver& driver, const Clock& clock,
                      TransportEvents& events)
-    : options_(options), nccl_(nccl), driver_(driver), clock_(clock), events_(events) {}
+    : options_(options), nccl_(nccl), driver_(driver), clock_(clock), events_(events), lane_(driver) {}
 
 NcclDonor::~NcclDonor() { Stop(); }
 
@@ -20,12 +21,12 @@ void NcclDonor::Stop() {
   std::vector<std::shared_ptr<NcclDonorChannel>> channels;
   std::vector<kv::LeaseId> leases;
   {
-    TimedMutexLock lock(&mutex_);
+    absl::MutexLock lock(&mutex_);
     for (const auto& [lease, grant] : grants_) leases.push_back(lease);
   }
   for (const kv::LeaseId lease : leases) Fence(lease);
   {
-    TimedMutexLock lock(&mutex_);
+    absl::MutexLock lock(&mutex_);
     channels = std::exchange(channels_, {});
   }
   for (const auto& channel : channels) channel->End();
@@ -42,7 +43,7 @@ absl::Status NcclDonor::CheckSpec(const GrantSpec& spec) const {
 
 absl::StatusOr<kv::Epoch> NcclDonor::Grant(const GrantSpec& spec) {
   RETURN_IF_ERROR(CheckSpec(spec));
-  TimedMutexLock lock(&mutex_);
+  absl::MutexLock lock(&mutex_);
   if (Find(spec.lease) != nullptr) {
     return absl::AlreadyExistsError(absl::StrCat("lease ", spec.lease.value(), " is granted already"));
   }
@@ -59,7 +60,7 @@ NcclDonor::GrantPtr NcclDonor::Find(kv::LeaseId lease) {
 }
 
 std::shared_ptr<NcclDonorChannel> NcclDonor::ChannelOf(kv::LeaseId lease) {
-  TimedMutexLock lock(&mutex_);
+  absl::MutexLock lock(&mutex_);
   const GrantPtr grant = Find(lease);
   return grant == nullptr ? nullptr : grant->channel;
 }
@@ -67,7 +68,7 @@ std::shared_ptr<NcclDonorChannel> NcclDonor::ChannelOf(kv::LeaseId lease) {
 void NcclDonor::SendRevoke(kv::LeaseId lease, absl::Duration time_left) {
   time_left = std::clamp(time_left, absl::ZeroDuration(), absl::Hours(24));
   {
-    TimedMutexLock lock(&mutex_);
+    absl::MutexLock lock(&mutex_);
     if (const GrantPtr grant = Find(lease)) grant->leave_by = clock_.Now() + time_left;
   }
   if (const auto channel = ChannelOf(lease)) {
@@ -90,48 +91,33 @@ void NcclDonor::SendRenewed(kv::LeaseId lease) {
 // writes by then: it is harmless, since the verdict is against it; the borrower sees bytes that are none of its own, as
 // it does where memory is mapped. It cannot be left out: the other end has posted its receive.
 //
-// What is written (stores). Begin() counts a batch in under the lock where the lease is not fenced, End() counts it out
-// when its events have passed, or when its communicator is aborted and its stream is gone: from then on no kernel writes
-// for it. Fence() returns when none is counted in, and none can be after `fenced`. Hence no store is written to memory
-// that is the owner's again, and a store that was told OK lies in memory that still was granted then.
+// What is written (stores). A link receives stores into memory of its own, and Land() copies them on: it marks the grant
+// under the lock where that is not fenced, and takes the mark away when the copy is over (CopyLane::Run). Fence() returns
+// when there is no mark, and there will be none after `fenced`. Hence no store is written to memory that is the owner's
+// again, and a store that was told OK lies in memory that still was granted then. What a link is still to receive goes to
+// the link's own memory, whoever has the lease by then: no fence waits for a borrower that does not send, or for NCCL to
+// abort what waits for it.
 void NcclDonor::Fence(kv::LeaseId lease) {
   GrantPtr grant;
-  bool first = false;
   {
-    TimedMutexLock lock(&mutex_);
+    absl::MutexLock lock(&mutex_);
     grant = Find(lease);
-    if (grant == nullptr) return;
-    first = !std::exchange(grant->fenced, true);
   }
-  AwaitReceived(grant);
-  if (!first) return;
+  if (grant != nullptr) EndGrant(grant);
+}
+
+void NcclDonor::EndGrant(const GrantPtr& grant) {
+  const kv::LeaseId lease = grant->spec.lease;
+  const auto is_quiet = [&grant] { return !grant->copying; };
   std::shared_ptr<NcclDonorChannel> channel;
   {
-    TimedMutexLock lock(&mutex_);
-    grants_.erase(lease);
+    absl::MutexLock lock(&mutex_);
+    grant->fenced = true;
+    mutex_.Await(absl::Condition(&is_quiet));
+    if (Find(lease) == grant) grants_.erase(lease);
     channel = std::exchange(grant->channel, nullptr);
   }
   if (channel != nullptr) channel->Send(EncodeNcclMessage(NcclEnded{lease.value(), grant->epoch.value()}));
-}
-
-// A borrower that sends needs a few milliseconds for what it has announced. For one that does not, its communicator is
-// aborted, and all else that it has under way is lost. One that came after it is not concerned. Of leases that were to
-// be left at one time the fences wait together, however many they are.
-void NcclDonor::AwaitReceived(const GrantPtr& grant) {
-  const auto has_received = [&grant] { return grant->receiving == 0; };
-  std::shared_ptr<NcclDonorChannel> receiver;
-  uint64_t number = 0;
-  {
-    TimedMutexLock lock(&mutex_);
-    const absl::Time now = clock_.Now();
-    const absl::Time until = std::min(now, grant->leave_by.value_or(now)) + options_.fence_patience;
-    if (mutex_.AwaitWithTimeout(absl::Condition(&has_received), until - now)) return;
-    receiver = grant->receiver;
-    number = grant->number;
-  }
-  receiver->BreakLink(number);
-  TimedMutexLock lock(&mutex_);
-  mutex_.Await(absl::Condition(&has_received));
 }
 
 void NcclDonor::AddStats(TransportStats& stats) const {
@@ -147,7 +133,7 @@ std::shared_ptr<ShmLoopPeer> NcclDonor::Meet(std::shared_ptr<ShmSocket> socket) 
   auto channel = std::make_shared<NcclDonorChannel>(*this, std::move(socket));
   strangers_.push_back(channel.get());
   std::vector<std::shared_ptr<NcclDonorChannel>> ended;  // go without the lock
-  TimedMutexLock lock(&mutex_);
+  absl::MutexLock lock(&mutex_);
   std::erase_if(channels_, [&](const auto& known) {
     if (known->has_ended()) ended.push_back(known);
     return known->has_ended();
@@ -157,7 +143,7 @@ std::shared_ptr<ShmLoopPeer> NcclDonor::Meet(std::shared_ptr<ShmSocket> socket) 
 }
 
 absl::StatusOr<NcclDonor::GrantPtr> NcclDonor::Admit(const NcclOpen& open, std::shared_ptr<NcclDonorChannel> channel) {
-  TimedMutexLock lock(&mutex_);
+  absl::MutexLock lock(&mutex_);
   const GrantPtr grant = Find(kv::LeaseId(open.lease));
   if (grant == nullptr || grant->fenced || !IsSameSecret(grant->spec.capability, TextOf(open.capability)) ||
       grant->spec.borrower_instance != TextOf(open.instance) || grant->spec.bytes != open.bytes) {
@@ -171,73 +157,82 @@ absl::StatusOr<NcclDonor::GrantPtr> NcclDonor::Admit(const NcclOpen& open, std::
 }
 
 std::optional<absl::Time> NcclDonor::LeaveBy(const GrantState& grant) const {
-  TimedMutexLock lock(&mutex_);
+  absl::MutexLock lock(&mutex_);
   return grant.leave_by;
 }
 
 void NcclDonor::Detach(const GrantPtr& grant) {
   {
-    TimedMutexLock lock(&mutex_);
+    absl::MutexLock lock(&mutex_);
     if (grant->fenced || std::exchange(grant->channel, nullptr) == nullptr) return;
   }
   events_.OnBorrowerGone(grant->spec.lease);
 }
 
-// What is still received comes, or its link gives it up: the loop's thread does not wait for it, since it has other
-// borrowers to hear. An owner that cannot wait fences.
 void NcclDonor::Release(const GrantPtr& grant) {
-  {
-    TimedMutexLock lock(&mutex_);
-    grant->fenced = true;
-    grant->released = grant->receiving > 0;
-    if (grant->released) return;
-  }
-  EndRelease(grant);
+  EndGrant(grant);
+  events_.OnReleased(grant->spec.lease);
 }
 
-void NcclDonor::EndRelease(const GrantPtr& grant) {
-  const kv::LeaseId lease = grant->spec.lease;
-  std::shared_ptr<NcclDonorChannel> channel;
-  {
-    TimedMutexLock lock(&mutex_);
-    if (Find(lease) == grant) grants_.erase(lease);
-    channel = std::exchange(grant->channel, nullptr);
+void NcclDonor::Begin(Crossing& crossing) {
+  absl::MutexLock lock(&mutex_);
+  for (const GrantPtr& grant : crossing.grants) {
+    crossing.accepted.push_back(grant != nullptr && !grant->fenced ? 1 : 0);
   }
-  if (channel != nullptr) channel->Send(EncodeNcclMessage(NcclEnded{lease.value(), grant->epoch.value()}));
-  events_.OnReleased(lease);
+  crossing.held = crossing.accepted;
 }
 
-std::vector<uint8_t> NcclDonor::Begin(std::span<const GrantPtr> grants, bool stores,
-                                      const std::shared_ptr<NcclDonorChannel>& channel, uint64_t number) {
-  std::vector<uint8_t> accepted;
-  TimedMutexLock lock(&mutex_);
-  for (const GrantPtr& grant : grants) {
-    const bool holds = grant != nullptr && !grant->fenced;
-    accepted.push_back(holds ? 1 : 0);
-    if (!holds || !stores) continue;
-    ++grant->receiving;
-    grant->receiver = channel;
-    grant->number = number;
+// A lease that was closed and opened again on another channel may be written by the links of both: one after the other,
+// and no more by the first one's.
+std::vector<NcclDonor::GrantPtr> NcclDonor::BeginCopy(Crossing& crossing) {
+  const auto is_quiet = [&crossing] {
+    return std::none_of(crossing.grants.begin(), crossing.grants.end(),
+                        [](const GrantPtr& grant) { return grant != nullptr && grant->copying; });
+  };
+  std::vector<GrantPtr> into;
+  absl::MutexLock lock(&mutex_);
+  mutex_.Await(absl::Condition(&is_quiet));
+  for (size_t i = 0; i < crossing.grants.size(); ++i) {
+    const GrantPtr& grant = crossing.grants[i];
+    if (crossing.held[i] == 0) continue;
+    crossing.held[i] = !grant->fenced && grant->channel.get() == crossing.channel ? 1 : 0;
+    if (crossing.held[i] != 0) into.push_back(grant);
   }
-  return accepted;
+  for (const GrantPtr& grant : into) grant->copying = true;
+  return into;
 }
 
-std::vector<uint8_t> NcclDonor::End(std::span<const GrantPtr> grants, std::span<const uint8_t> accepted, bool stores,
-                                    int64_t bytes) {
-  std::vector<uint8_t> held;
-  std::vector<GrantPtr> released;
+void NcclDonor::EndCopy(const std::vector<GrantPtr>& into) {
+  absl::MutexLock lock(&mutex_);
+  for (const GrantPtr& grant : into) grant->copying = false;
+}
+
+void NcclDonor::Land(Crossing& crossing, const NcclGroup& group) {
+  const std::vector<GrantPtr> into = BeginCopy(crossing);
+  backend::cuda::CopyLane::Copies copies;
+  uint64_t from = group.landing;
+  for (const NcclGroup::Piece& piece : group.pieces) {
+    if (crossing.accepted[piece.lease] == 0) continue;
+    if (crossing.held[piece.lease] != 0) {
+      copies.runs.push_back({.to = piece.run.address, .from = from, .bytes = piece.run.bytes});
+    }
+    from += piece.run.bytes;
+  }
+  const absl::Status copied = copies.runs.empty() ? absl::OkStatus() : lane_.Run(copies, {});
+  EndCopy(into);
+  if (copied.ok()) return;
+  LOG(WARNING) << "what a borrower stored is lost: " << copied.message();
+  std::fill(crossing.held.begin(), crossing.held.end(), 0);
+}
+
+void NcclDonor::End(Crossing& crossing, bool whole) {
   {
-    TimedMutexLock lock(&mutex_);
-    for (size_t i = 0; i < grants.size(); ++i) {
-      held.push_back(accepted[i] != 0 && !grants[i]->fenced ? 1 : 0);
-      if (accepted[i] == 0 || !stores || --grants[i]->receiving > 0) continue;
-      grants[i]->receiver = nullptr;
-      if (std::exchange(grants[i]->released, false)) released.push_back(grants[i]);
+    absl::MutexLock lock(&mutex_);
+    for (size_t i = 0; i < crossing.grants.size(); ++i) {
+      if (crossing.held[i] != 0 && crossing.grants[i]->fenced) crossing.held[i] = 0;
     }
   }
-  (stores ? received_bytes_ : sent_bytes_).fetch_add(bytes, std::memory_order_relaxed);
-  for (const GrantPtr& grant : released) EndRelease(grant);
-  return held;
+  if (whole) (crossing.stores ? received_bytes_ : sent_bytes_).fetch_add(crossing.bytes, std::memory_order_relaxed);
 }
 
 }  // namespace swiftcache::engine::transport::nccl

@@ -1,26 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// The donor's half of the NCCL transport: sends granted memory to the borrower that the grant names, and receives into
-// it what that one stores. Transport documents the calls.
+// The donor's half of the NCCL transport: sends granted memory to the borrower that the grant names, and copies into it
+// what that one stores, from where its link receives it. Transport documents the calls.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <span>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
-#include "common/sync/timed_mutex.h"
+#include "engine/backend/cuda/copy_lane.h"
 #include "engine/backend/cuda/driver.h"
 #include "engine/backend/device_address.h"
 #include "engine/transport/message_limit.h"
 #include "engine/transport/nccl/nccl_api.h"
+#include "engine/transport/nccl/nccl_batch.h"
 #include "engine/transport/nccl/nccl_message.h"
 #include "engine/transport/shm_loop.h"
 #include "engine/transport/transport.h"
@@ -32,8 +33,6 @@ class NcclDonorChannel;
 /// Thread-safety: safe. Ownership: owns the channels of its borrowers; borrows NCCL, driver, clock, events.
 class NcclDonor {
  public:
-  /// How long a Fence waits at most for what a borrower stores, before it gives up the communicator that brings it.
-  static constexpr absl::Duration kFencePatience = absl::Milliseconds(5);
   /// A borrower that is there may rightly take long before it receives a layer: its own step computes, or waits for
   /// another donor. One that is gone, or gives up, is heard of at once.
   static constexpr absl::Duration kBorrowerPatience = absl::Seconds(5);
@@ -41,7 +40,6 @@ class NcclDonor {
   struct Options {
     backend::DeviceAddress arena;
     int64_t arena_bytes = 0;
-    absl::Duration fence_patience = kFencePatience;  // or less: NcclTransport::Options
   };
   NcclDonor(const Options& options, NcclApi& nccl, backend::cuda::Driver& driver, const Clock& clock,
             TransportEvents& events);
@@ -67,36 +65,44 @@ class NcclDonor {
     GrantSpec spec;
     kv::Epoch epoch;
     bool fenced = false;
-    bool released = false;                       // by its borrower: it ends with what is still received
-    std::shared_ptr<NcclDonorChannel> channel;   // of the borrower that has it open
-    std::optional<absl::Time> leave_by;          // as its borrower was told, or will be
-    int receiving = 0;                           // batches that write into it
-    std::shared_ptr<NcclDonorChannel> receiver;  // whose link they come by,
-    uint64_t number = 0;                         // on this communicator or those before it
+    bool copying = false;                       // into its memory, perhaps: one group of a store
+    std::shared_ptr<NcclDonorChannel> channel;  // of the borrower that has it open
+    std::optional<absl::Time> leave_by;         // as its borrower was told, or will be
   };
   using GrantPtr = std::shared_ptr<GrantState>;
+
+  /// A batch that crosses.
+  struct Crossing {
+    int64_t batch = 0;
+    bool stores = false;
+    const NcclDonorChannel* channel = nullptr;
+    std::vector<GrantPtr> grants;   // by the batch's leases; null: unknown
+    std::vector<uint8_t> accepted;  // whose pieces cross,
+    std::vector<uint8_t> held;      // and are what they promise: 1 or 0, likewise
+    int64_t bytes = 0;
+  };
 
   absl::Status CheckSpec(const GrantSpec& spec) const;
   GrantPtr Find(kv::LeaseId lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::shared_ptr<NcclDonorChannel> ChannelOf(kv::LeaseId lease) ABSL_LOCKS_EXCLUDED(mutex_);
-  void AwaitReceived(const GrantPtr& grant) ABSL_LOCKS_EXCLUDED(mutex_);
+  void EndGrant(const GrantPtr& grant) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // What channels ask for.
   absl::StatusOr<GrantPtr> Admit(const NcclOpen& open, std::shared_ptr<NcclDonorChannel> channel)
       ABSL_LOCKS_EXCLUDED(mutex_);
   std::optional<absl::Time> LeaveBy(const GrantState& grant) const ABSL_LOCKS_EXCLUDED(mutex_);
   void Detach(const GrantPtr& grant) ABSL_LOCKS_EXCLUDED(mutex_);
-  /// Its borrower gives it back. Waits for nothing.
+  /// Its borrower gives it back.
   void Release(const GrantPtr& grant) ABSL_LOCKS_EXCLUDED(mutex_);
-  void EndRelease(const GrantPtr& grant) ABSL_LOCKS_EXCLUDED(mutex_);
-  /// Whose leases hold now, 1 or 0 in the order of `grants`; null is none. Where the batch is one of stores, Fence
-  /// waits for its End from here on. `number`: of the communicator that it comes by.
-  std::vector<uint8_t> Begin(std::span<const GrantPtr> grants, bool stores,
-                             const std::shared_ptr<NcclDonorChannel>& channel, uint64_t number)
-      ABSL_LOCKS_EXCLUDED(mutex_);
-  /// Whose leases have held all the while. `bytes`: that crossed.
-  std::vector<uint8_t> End(std::span<const GrantPtr> grants, std::span<const uint8_t> accepted, bool stores,
-                           int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  /// Accepts what goes to, or comes from, leases that hold now.
+  void Begin(Crossing& crossing) ABSL_LOCKS_EXCLUDED(mutex_);
+  /// Copies a group of a store into its leases, but for those that do not hold any more, or are not open on the batch's
+  /// channel. Waits for the copy. Called by a link's thread.
+  void Land(Crossing& crossing, const NcclGroup& group) ABSL_LOCKS_EXCLUDED(mutex_);
+  std::vector<GrantPtr> BeginCopy(Crossing& crossing) ABSL_LOCKS_EXCLUDED(mutex_);
+  void EndCopy(const std::vector<GrantPtr>& into) ABSL_LOCKS_EXCLUDED(mutex_);
+  /// The verdict, which leases have held all the while. `whole`: all has crossed.
+  void End(Crossing& crossing, bool whole) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Options options_;
   NcclApi& nccl_;
@@ -104,12 +110,13 @@ class NcclDonor {
   const Clock& clock_;
   TransportEvents& events_;
   std::vector<NcclDonorChannel*> strangers_;  // the loop's thread only; oldest first
-  mutable TimedMutex mutex_;
+  mutable absl::Mutex mutex_;
   absl::flat_hash_map<kv::LeaseId, GrantPtr> grants_ ABSL_GUARDED_BY(mutex_);
   /// Until their links' threads have ended, which call them.
   std::vector<std::shared_ptr<NcclDonorChannel>> channels_ ABSL_GUARDED_BY(mutex_);
   uint64_t last_epoch_ ABSL_GUARDED_BY(mutex_) = 0;
   std::atomic<int64_t> received_bytes_{0}, sent_bytes_{0};
+  backend::cuda::CopyLane lane_;  // stores, on from where they landed
 };
 
 }  // namespace swiftcache::engine::transport::nccl

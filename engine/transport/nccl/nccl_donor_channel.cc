@@ -125,40 +125,44 @@ absl::Status NcclDonorChannel::OnBatch(const NcclBatchMessage& message) {
                                                    last_number_, ", with ", num_crossing_.load(), " on their way"));
   }
   last_batch_ = message.head.batch;
-  Crossing crossing = {
-      .batch = message.head.batch, .stores = message.head.kind == NcclKind::kStore, .grants = GrantsOf(message)};
+  // Shared: by what its link calls.
+  const auto crossing =
+      std::make_shared<NcclDonor::Crossing>(NcclDonor::Crossing{.batch = message.head.batch,
+                                                                .stores = message.head.kind == NcclKind::kStore,
+                                                                .channel = this,
+                                                                .grants = GrantsOf(message)});
   std::vector<int64_t> lease_bytes;
-  for (const auto& grant : crossing.grants) lease_bytes.push_back(grant == nullptr ? 0 : grant->spec.bytes);
+  for (const auto& grant : crossing->grants) lease_bytes.push_back(grant == nullptr ? 0 : grant->spec.bytes);
   RETURN_IF_ERROR(CheckNcclPieces(message, lease_bytes));
-  crossing.accepted = donor_.Begin(crossing.grants, crossing.stores, shared_from_this(), message.head.number);
+  donor_.Begin(*crossing);
   for (const NcclPiece& piece : message.pieces) {
-    if (crossing.accepted[piece.lease] != 0) crossing.bytes += piece.bytes_of_all(message.head);
+    if (crossing->accepted[piece.lease] != 0) crossing->bytes += piece.bytes_of_all(message.head);
   }
   const auto address = [&](size_t i, int64_t arrival) -> uint64_t {
     const NcclPiece& piece = message.pieces[i];
-    const NcclDonor::GrantPtr& grant = crossing.grants[piece.lease];
+    const NcclDonor::GrantPtr& grant = crossing->grants[piece.lease];
     if (grant == nullptr) return 0;  // refused
     return backend::cuda::ToNumber(donor_.options_.arena + grant->spec.offset_bytes + piece.offset +
                                    arrival % message.head.layers * message.head.layer_stride);
   };
-  auto batch = std::make_shared<NcclBatch>(crossing.stores ? NcclDirection::kReceive : NcclDirection::kSend,
+  auto batch = std::make_shared<NcclBatch>(crossing->stores ? NcclDirection::kReceive : NcclDirection::kSend,
                                            MakeNcclGroups(message, address));
   batch->number = message.head.number;
-  batch->accepted = crossing.accepted;
+  batch->accepted = crossing->accepted;
   batch->admitted = batch->concluded = true;
-  batch->ended = [this, crossing](bool whole) { OnCrossingEnded(crossing, whole); };
+  if (crossing->stores) batch->land = [this, crossing](const NcclGroup& group) { donor_.Land(*crossing, group); };
+  batch->ended = [this, crossing](bool whole) { OnCrossingEnded(*crossing, whole); };
   ++num_crossing_;
-  Send(EncodeNcclAnswer({.done = false, .batch = crossing.batch, .leases = crossing.accepted}));
-  if (!link_->Post(batch)) OnCrossingEnded(crossing, false);
+  Send(EncodeNcclAnswer({.done = false, .batch = crossing->batch, .leases = crossing->accepted}));
+  if (!link_->Post(batch)) OnCrossingEnded(*crossing, false);
   return absl::OkStatus();
 }
 
 // The link's thread.
-void NcclDonorChannel::OnCrossingEnded(const Crossing& crossing, bool whole) {
-  const std::vector<uint8_t> held =
-      donor_.End(crossing.grants, crossing.accepted, crossing.stores, whole ? crossing.bytes : 0);
+void NcclDonorChannel::OnCrossingEnded(NcclDonor::Crossing& crossing, bool whole) {
+  donor_.End(crossing, whole);
   --num_crossing_;
-  if (whole) Send(EncodeNcclAnswer({.done = true, .batch = crossing.batch, .leases = held}));
+  if (whole) Send(EncodeNcclAnswer({.done = true, .batch = crossing.batch, .leases = crossing.held}));
 }
 
 }  // namespace swiftcache::engine::transport::nccl

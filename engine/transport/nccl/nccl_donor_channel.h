@@ -20,7 +20,7 @@
 namespace swiftcache::engine::transport::nccl {
 
 /// A unique id names an address that NCCL dials: it is heard only from who has shown a capability.
-/// Thread-safety: the loop's thread only, but for Send, BreakLink and has_ended. Ownership: owns the link; borrows the
+/// Thread-safety: the loop's thread only, but for Send and has_ended. Ownership: owns the link; borrows the
 /// donor, which keeps it until has_ended. Shared: by the loop, the donor and its grants.
 class NcclDonorChannel final : public ShmLoopPeer, public std::enable_shared_from_this<NcclDonorChannel> {
  public:
@@ -31,8 +31,6 @@ class NcclDonorChannel final : public ShmLoopPeer, public std::enable_shared_fro
   void OnClosed(const absl::Status& why) override;
 
   bool Send(const std::vector<std::byte>& message) { return socket_->Send(message); }
-  /// REQUIRES: a batch of that communicator was begun.
-  void BreakLink(uint64_t number) { link_->Break(number); }
   /// Its link's thread calls it no more.
   bool has_ended() const { return closed_ && (link_ == nullptr || link_->has_stopped()); }
   /// Joins. REQUIRES: the loop has stopped.
@@ -41,22 +39,13 @@ class NcclDonorChannel final : public ShmLoopPeer, public std::enable_shared_fro
   }
 
  private:
-  // A batch that crosses.
-  struct Crossing {
-    int64_t batch = 0;
-    bool stores = false;
-    std::vector<NcclDonor::GrantPtr> grants;  // by the batch's leases; null: unknown
-    std::vector<uint8_t> accepted;
-    int64_t bytes = 0;
-  };
-
   absl::Status OnMessage(const NcclMessage& message);
   absl::Status OnOpen(const NcclOpen& open);
   absl::Status OnJoin(const NcclJoin& join);
   absl::Status OnBatch(const NcclBatchMessage& message);
   absl::Status OnLeaseMessage(const NcclMessage& message);
   std::vector<NcclDonor::GrantPtr> GrantsOf(const NcclBatchMessage& message) const;
-  void OnCrossingEnded(const Crossing& crossing, bool whole);
+  void OnCrossingEnded(NcclDonor::Crossing& crossing, bool whole);
   absl::Status CheckRate();
 
   NcclDonor& donor_;

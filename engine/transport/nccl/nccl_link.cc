@@ -24,6 +24,7 @@ constexpr absl::Duration kPollPosting = absl::Microseconds(10);
 void TellEnd(NcclBatch& batch, bool whole) {
   batch.announce = nullptr;
   batch.is_wanted = nullptr;
+  batch.land = nullptr;
   std::exchange(batch.ended, nullptr)(whole);
 }
 
@@ -62,8 +63,7 @@ void NcclLink::Join(uint64_t number, const NcclUniqueId& id) {
   Wake();
 }
 
-// The highest counts where several come before the thread looks: a peer's word of a communicator that is gone already
-// takes nothing from one that a fence waits for.
+// The highest counts where several come before the thread looks.
 void NcclLink::Break(uint64_t number) {
   absl::MutexLock lock(&mutex_);
   break_ = std::max(break_.value_or(0), number);
@@ -183,6 +183,9 @@ absl::Status NcclLink::Settle() {
 absl::Status NcclLink::Connect() {
   if (!trial_) {
     ASSIGN_OR_RETURN(stream_, driver_.CreateStream());
+    if (options_.rank == 1) {
+      ASSIGN_OR_RETURN(landing_, backend::cuda::DeviceBytes::Allocate(driver_, kLandings * kMaxNcclStoreBytes));
+    }
     trial_.emplace(nccl_, driver_, options_.rank);
   }
   ASSIGN_OR_RETURN(const bool connected, trial_->Advance(*comm_, *stream_));
@@ -224,10 +227,8 @@ absl::Status NcclLink::PostNext() {
       if (it == batches_.end() || !(*it)->admitted || (*it)->number != comm_number_) return absl::OkStatus();
       batch = *it;
       group = &batch->groups[batch->num_posted];
-      if (!group->ready) return absl::OkStatus();
-      for (const NcclGroup::Piece& piece : group->pieces) {
-        if (batch->accepted[piece.lease] != 0) runs.push_back(piece.run);
-      }
+      if (!group->ready || (batch->land && num_received_ - num_landed_ == kLandings)) return absl::OkStatus();
+      runs = RunsOf(*batch, *group);
     }
     if (runs.empty()) {
       MarkPosted(*batch, nullptr);
@@ -239,11 +240,24 @@ absl::Status NcclLink::PostNext() {
   return absl::OkStatus();
 }
 
+std::vector<NcclRun> NcclLink::RunsOf(const NcclBatch& batch, NcclGroup& group) {
+  if (batch.land) group.landing = landing_.address() + num_received_ % kLandings * kMaxNcclStoreBytes;
+  std::vector<NcclRun> runs;
+  uint64_t landing = group.landing;
+  for (const NcclGroup::Piece& piece : group.pieces) {
+    if (batch.accepted[piece.lease] == 0) continue;
+    runs.push_back({.address = batch.land ? landing : piece.run.address, .bytes = piece.run.bytes});
+    landing += piece.run.bytes;
+  }
+  return runs;
+}
+
 absl::Status NcclLink::Give(const NcclBatchPtr& batch, NcclGroup& group, const std::vector<NcclRun>& runs) {
   ASSIGN_OR_RETURN(std::shared_ptr<EventFence> event, EventFence::Create(driver_));
   RETURN_IF_ERROR(OrderStream(group));
   RETURN_IF_ERROR(nccl_.Transfer(*comm_, batch->direction, 1 - options_.rank, runs, *stream_));
   posting_ = {batch, std::move(event)};
+  if (batch->land) ++num_received_;
   return absl::OkStatus();
 }
 
@@ -267,6 +281,7 @@ void NcclLink::MarkDone() {
   for (;;) {
     std::shared_ptr<const EventFence> event;
     NcclBatchPtr batch, ended;
+    const NcclGroup* group = nullptr;
     {
       absl::MutexLock lock(&mutex_);
       if (!batches_.empty() && IsAllDone(*batches_.front()) && batches_.front()->concluded) {
@@ -278,17 +293,26 @@ void NcclLink::MarkDone() {
             std::find_if_not(batches_.begin(), batches_.end(), [](const NcclBatchPtr& b) { return IsAllDone(*b); });
         if (it == batches_.end() || (*it)->num_done == (*it)->num_posted) return;
         batch = *it;
-        event = batch->groups[batch->num_done].event;
+        group = &batch->groups[batch->num_done];
+        event = group->event;
       }
     }
     if (ended != nullptr) {
       TellEnd(*ended, true);
       continue;
     }
-    if (event != nullptr && !event->Passed()) return;
+    if (event != nullptr) {
+      if (!event->Passed()) return;
+      if (batch->land) Land(*batch, *group);
+    }
     absl::MutexLock lock(&mutex_);
     ++batch->num_done;
   }
+}
+
+void NcclLink::Land(const NcclBatch& batch, const NcclGroup& group) {
+  batch.land(group);
+  ++num_landed_;
 }
 
 // The other end does not know of them: they can be lost without the communicator, which may still come about. Once it
@@ -363,6 +387,8 @@ void NcclLink::GiveUp(const absl::Status& why) {
   trial_.reset();
   if (stream_) driver_.DestroyStream(*stream_);
   stream_.reset();
+  landing_ = {};
+  num_received_ = num_landed_ = 0;
   if (const absl::Duration took = clock_.Now() - begin; took > absl::Seconds(1)) {
     LOG(WARNING) << "NCCL needed " << took << " to end communicator " << comm_number_ << ", whose steps waited";
   }

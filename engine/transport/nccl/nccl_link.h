@@ -29,6 +29,7 @@
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/sync/timed_mutex.h"
+#include "engine/backend/cuda/device_memory.h"
 #include "engine/backend/cuda/driver.h"
 #include "engine/backend/cuda/event_fence.h"
 #include "engine/backend/fence.h"
@@ -40,14 +41,16 @@ namespace swiftcache::engine::transport::nccl {
 
 /// A communicator is made when Form or Join asks for it, at rank 0 also when a batch is there and none is; whatever goes
 /// wrong ends it, and all that was under way, and the next use makes another.
-/// Thread-safety: safe. Ownership: owns thread, communicator and stream; borrows NCCL, driver and clock, which outlive
-/// it and the batches' events. Errors: none; a batch ends whole or not, and `broken` says why.
+/// Thread-safety: safe. Ownership: owns thread, communicator, stream, and memory where stores land; borrows NCCL, driver
+/// and clock, which outlive it and the batches' events. Errors: none; a batch ends whole or not, and `broken` says why.
 class NcclLink {
  public:
   /// How long a communicator may take to come about and to carry its trial; NCCL looks for its ways between the two ranks.
   static constexpr absl::Duration kFormPatience = absl::Seconds(20);
   /// What is left to a batch that nobody wants any more to make progress: a living peer needs far less.
   static constexpr absl::Duration kHurriedPatience = absl::Milliseconds(50);
+  /// Groups that land, at most: while one is copied on, the next comes.
+  static constexpr int kLandings = 2;
   /// Work of this device that holds a transfer up for longer will not end: the device is lost.
   static constexpr absl::Duration kDevicePatience = absl::Seconds(60);
 
@@ -123,11 +126,13 @@ class NcclLink {
   absl::Status Connect() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Announce() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status PostNext() ABSL_LOCKS_EXCLUDED(mutex_);
+  std::vector<NcclRun> RunsOf(const NcclBatch& batch, NcclGroup& group) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Give(const NcclBatchPtr& batch, NcclGroup& group, const std::vector<NcclRun>& runs)
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status OrderStream(NcclGroup& group) ABSL_LOCKS_EXCLUDED(mutex_);
   void MarkPosted(NcclBatch& batch, std::shared_ptr<const backend::cuda::EventFence> event) ABSL_LOCKS_EXCLUDED(mutex_);
   void MarkDone() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Land(const NcclBatch& batch, const NcclGroup& group) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status CheckPatience() ABSL_LOCKS_EXCLUDED(mutex_);
   void LoseUnannounced() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status HeedBreak() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -169,6 +174,8 @@ class NcclLink {
   std::optional<NcclTrial> trial_;
   std::optional<Posting> posting_;
   std::optional<backend::cuda::Stream> stream_;
+  backend::cuda::DeviceBytes landing_;         // rank 1's, of kLandings groups, as long as the stream
+  int64_t num_received_ = 0, num_landed_ = 0;  // groups into it, and out of it
   Stage stage_;
   absl::Time stage_since_;
 

@@ -80,9 +80,10 @@ absl::StatusOr<NcclMessage> ParseBatch(WireBytes body) {
   }
   message.leases = ReadMany<int64_t>(tail.first(lease_bytes));
   message.pieces = ReadMany<NcclPiece>(tail.subspan(lease_bytes));
+  const int64_t most_bytes = message.head.kind == NcclKind::kStore ? kMaxNcclStoreBytes : kMaxNcclPieceBytes;
   for (const NcclPiece& piece : message.pieces) {
-    if (piece.lease >= message.head.num_leases || piece.bytes == 0 || piece.bytes > kMaxNcclPieceBytes ||
-        piece.offset < 0 || piece.first_is_there > (message.head.kind == NcclKind::kStream ? 1 : 0)) {
+    if (piece.lease >= message.head.num_leases || piece.bytes == 0 || piece.bytes > most_bytes || piece.offset < 0 ||
+        piece.first_is_there > (message.head.kind == NcclKind::kStream ? 1 : 0)) {
       return Wrong(absl::StrCat("BATCH has a piece of ", piece.bytes, " bytes at ", piece.offset, " of its lease ",
                                 piece.lease, ", its first layer ", piece.first_is_there, " times there"));
     }

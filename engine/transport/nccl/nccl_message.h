@@ -27,7 +27,7 @@
 //   BATCH     8 i64 batch, rising   16 u64 communicator's number   24 i64 bytes between the layers of a stream, else 0
 //            32 u32 NcclKind   36 u32 layers, else 1   40 u32 leases   44 u32 pieces
 //            48 u32 1: layer 0 comes again behind the last, else 0   52 u32 0
-//            56 leases x i64, then pieces x NcclPiece
+//            56 leases x i64, then pieces x NcclPiece, of a store each of at most kMaxNcclStoreBytes
 //   ACCEPTED, DONE   8 i64 batch   16 u32 leases   20 u32 0   24 leases x u8, 1 or 0, in the order of the BATCH
 #pragma once
 
@@ -45,7 +45,7 @@
 
 namespace swiftcache::engine::transport::nccl {
 
-inline constexpr uint16_t kNcclVersion = 3;
+inline constexpr uint16_t kNcclVersion = 4;
 inline constexpr uint32_t kMaxNcclPieces = 8192;  // 128 KiB: what a socket's buffer holds at once
 inline constexpr uint32_t kMaxNcclLeases = 4096;  // of one side the broker allows no more
 inline constexpr uint32_t kMaxNcclLayers = 1024;
@@ -55,6 +55,8 @@ constexpr int64_t MostStreamed(int64_t layers) {
   return std::min<int64_t>(kMaxNcclPieces, kMaxNcclSlices / (layers + 1));
 }
 inline constexpr int64_t kMaxNcclPieceBytes = 1ll << 30;
+/// Of a piece of a store, and of all that NCCL takes of one at once: it lands in the donor's memory of that size.
+inline constexpr int64_t kMaxNcclStoreBytes = 16ll << 20;
 inline constexpr size_t kMaxNcclBatches = 64;  // of a pair, unanswered
 
 enum class NcclMessageKind : uint16_t {

@@ -39,7 +39,7 @@ using NcclLeasePtr = std::shared_ptr<NcclLease>;
 
 /// Thread-safety: as NcclLease's, but for what is const. Shared: by the link's batch, and whoever waits for it.
 struct NcclTransfer {
-  struct Store {  // one piece of a batch of stores
+  struct Store {  // one or more pieces of a batch of stores
     Ticket ticket;
     uint32_t lease = 0;
     bool answered = false;

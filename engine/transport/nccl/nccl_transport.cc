@@ -29,8 +29,7 @@ absl::StatusOr<std::unique_ptr<NcclTransport>> NcclTransport::Create(const Optio
 NcclTransport::NcclTransport(const Options& options, NcclApi& nccl, backend::cuda::Driver& driver, const Clock& clock,
                              TransportEvents& events, ShmListener listener)
     : listener_(std::move(listener)),
-      donor_({.arena = options.arena, .arena_bytes = options.arena_bytes, .fence_patience = options.fence_patience},
-             nccl, driver, clock, events),
+      donor_({.arena = options.arena, .arena_bytes = options.arena_bytes}, nccl, driver, clock, events),
       borrower_(options.instance_id, nccl, driver, clock, events) {}
 
 absl::Status NcclTransport::Start() {
@@ -40,7 +39,6 @@ absl::Status NcclTransport::Start() {
   return absl::OkStatus();
 }
 
-// The borrower's links end when it does, and with them what a fence of the donor's might wait for at another engine.
 void NcclTransport::Stop() {
   if (loop_ != nullptr) loop_->Stop();
   borrower_.Stop();

@@ -42,8 +42,6 @@ class NcclTransport final : public Transport {
     std::string instance_id;  // what grants to this engine name
     backend::DeviceAddress arena;
     int64_t arena_bytes = 0;
-    /// Of what is left of a deadline where its owner fences, no more than a part: NCCL takes its time to abort.
-    absl::Duration fence_patience = NcclDonor::kFencePatience;
   };
   static absl::StatusOr<std::unique_ptr<NcclTransport>> Create(const Options& options, NcclApi& nccl,
                                                                backend::cuda::Driver& driver, const Clock& clock,

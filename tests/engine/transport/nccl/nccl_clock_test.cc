@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// NCCL is polled and fences have their patience by the monotonic clock. A program of its own, since it makes one of the
-// system's calls its own.
+// NCCL is polled by the monotonic clock. A program of its own, since it makes one of the system's calls its own.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "tests/engine/transport/nccl/nccl_harness.h"
 #include "tests/fakes/stepped_wall_clock.h"
@@ -27,20 +25,6 @@ TEST_F(NcclClockTest, ALoadTakesNoLongerWhereTheWallClockIsSetBack) {
   const SteppedWallClock stepped(/*seconds=*/30);
   EXPECT_THAT(borrower_.LoadNow(kLease, 0, kPiece, 0), testing::IsEmpty());
   ExpectNotLate();
-}
-
-TEST_F(NcclClockTest, AFenceTakesNoLongerWhereTheWallClockIsSetBack) {
-  absl::Notification hold;
-  borrower_.nccl.BeforeSends([&] { hold.WaitForNotification(); });
-  (void)borrower_.Store(kLease, 0, 0, kPiece);
-  EXPECT_TRUE(Eventually([&] { return donor_.nccl.num_groups() == 1; }));
-  {
-    const SteppedWallClock stepped(/*seconds=*/30);
-    donor_.transport->Fence(kLease);
-    ExpectNotLate();
-  }
-  hold.Notify();
-  borrower_.nccl.BeforeSends(nullptr);
 }
 
 }  // namespace

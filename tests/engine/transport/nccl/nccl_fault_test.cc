@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <thread>
 #include <vector>
 
@@ -137,116 +138,102 @@ TEST_F(NcclFaultTest, WhatIsAbandonedDoesNotWaitForTheNextCommunicator) {
   donor_.nccl.Unmute();
 }
 
-TEST_F(NcclFaultTest, AFenceDoesNotReturnWhileAStoreMayStillBeWritten) {
-  absl::Notification hold;
+// NCCL aborts a communicator by joining threads and freeing memory, which may wait for all that the device does.
+TEST_F(NcclFaultTest, AFenceWaitsNeitherForABorrowerThatDoesNotSendNorForNcclToAbort) {
+  absl::Notification hold, abort, fenced;
   borrower_.nccl.BeforeSends([&] { hold.WaitForNotification(); });
-  borrower_.Fill(0, Pattern(kPiece, 4));
-  const Ticket store = borrower_.Store(kLease, 0, 0, kPiece);
+  donor_.nccl.BeforeAborts([&] { abort.WaitForNotification(); });
+  borrower_.Fill(kPiece, Pattern(kPiece, 6));
+  const StorePiece pieces[] = {{kLease, 0, borrower_.At(0), kPiece}, {kOther, kPiece, borrower_.At(kPiece), kPiece}};
+  const std::vector<Ticket> stores = borrower_.transport->Store(pieces, {});
   EXPECT_TRUE(Eventually([&] { return donor_.nccl.num_groups() == 1; }));
-  const absl::Time begin = absl::Now();
-  donor_.transport->Fence(kLease);
-  EXPECT_GE(absl::Now() - begin, NcclDonor::kFencePatience);
-  EXPECT_LT(absl::Now() - begin, Transport::kReadPatience);
-  donor_.Fill(0, Pattern(kPiece, 5));  // the owner's
-  hold.Notify();
-  EXPECT_FALSE(borrower_.events.Fate(store).ok());
-  EXPECT_EQ(donor_.Read(0, kPiece), Pattern(kPiece, 5));
-  borrower_.nccl.BeforeSends(nullptr);
-  ExpectThatLoadsWork(kOther, 2);
-}
-
-// Whose patience ends while NCCL still aborts the communicator by which the store would have come.
-TEST_F(NcclFaultTest, AFenceTakesNothingFromTheCommunicatorThatComesNext) {
-  constexpr kv::LeaseId kThird{9};
-  (void)Lend(donor_, borrower_, kThird, 2 * kNcclLeaseBytes);
-  absl::Notification hold, aborts, aborted;
-  borrower_.nccl.BeforeSends([&] { hold.WaitForNotification(); });
-  const StorePiece pieces[] = {{kLease, 0, borrower_.At(0), kPiece}, {kOther, 0, borrower_.At(0), kPiece}};
-  (void)borrower_.transport->Store(pieces, {});
-  EXPECT_TRUE(Eventually([&] { return donor_.nccl.num_groups() == 1; }));
-  donor_.nccl.BeforeAborts([&] {
-    if (!aborts.HasBeenNotified()) aborts.Notify();
-    aborted.WaitForNotification();
+  std::thread owner([&] {
+    donor_.transport->Fence(kLease);
+    fenced.Notify();
   });
-  std::thread first([&] { donor_.transport->Fence(kLease); });
-  aborts.WaitForNotification();
-  hold.Notify();
-  borrower_.transport->Abandon(kOther);  // it gives the communicator up, and makes the next
-  EXPECT_TRUE(Eventually([&] { return borrower_.nccl.num_made() == 2; }));
-  absl::SleepFor(absl::Milliseconds(20));  // the donor hears of it
-  std::thread second([&] { donor_.transport->Fence(kOther); });
-  absl::SleepFor(4 * NcclDonor::kFencePatience);
-  aborted.Notify();
-  first.join();
-  second.join();
-  donor_.nccl.BeforeAborts(nullptr);
-  EXPECT_THAT(borrower_.LoadNow(kThird, 0, kPiece, 0), IsEmpty());
-  EXPECT_EQ(borrower_.nccl.num_made(), 2);
-  borrower_.nccl.BeforeSends(nullptr);
-}
-
-TEST_F(NcclFaultTest, FencesOfBorrowersThatWereToLeaveAtOneTimeShareTheirPatience) {
-  constexpr absl::Duration kFencePatience = absl::Milliseconds(400);  // two of them are less than the borrowers'
-  const auto fence_both = [&] {
-    NcclNode donor(folder_, "patient", kFencePatience), one(folder_, "one"), another(folder_, "another");
-    (void)Lend(donor, one, kv::LeaseId(9), 0);
-    (void)Lend(donor, another, kv::LeaseId(10), kNcclLeaseBytes);
-    one.nccl.Mute();
-    another.nccl.Mute();
-    (void)one.Store(kv::LeaseId(9), 0, 0, kPiece);
-    (void)another.Store(kv::LeaseId(10), 0, 0, kPiece);
-    EXPECT_TRUE(Eventually([&] { return donor.nccl.num_groups() == 2; }));
-    const absl::Time begin = absl::Now();
-    for (const kv::LeaseId lease : {kv::LeaseId(9), kv::LeaseId(10)}) {
-      donor.transport->SendRevoke(lease, absl::ZeroDuration());
-    }
-    for (const kv::LeaseId lease : {kv::LeaseId(9), kv::LeaseId(10)}) donor.transport->Fence(lease);
-    return absl::Now() - begin;
-  };
-  // One after the other they always take two; together they do on a busy machine, now and then.
-  absl::Duration took = fence_both();
-  for (int tries = 1; tries < 5 && (took < kFencePatience || took >= 2 * kFencePatience); ++tries) took = fence_both();
-  EXPECT_GE(took, kFencePatience);
-  EXPECT_LT(took, 2 * kFencePatience);
-}
-
-// Of a borrower whose store does not come.
-TEST_F(NcclFaultTest, AReleasedLeaseThatStillReceivesHoldsUpNoOtherBorrower) {
-  constexpr kv::LeaseId kThird{9};
-  NcclNode another(folder_, "another");
-  (void)Lend(donor_, another, kThird, 2 * kNcclLeaseBytes);
-  absl::Notification hold;
-  borrower_.nccl.BeforeSends([&] { hold.WaitForNotification(); });
-  const Ticket store = borrower_.Store(kLease, 0, 0, kPiece);
-  EXPECT_TRUE(Eventually([&] { return donor_.nccl.num_groups() == 1; }));
-  borrower_.transport->SendRelease(kLease);
-  absl::SleepFor(absl::Milliseconds(20));  // the donor hears it
-  another.transport->SendRenewal(kThird, 1);
-  EXPECT_TRUE(donor_.events.WaitFor([&] { return donor_.events.renewals.contains(kThird); }));
-  EXPECT_TRUE(HoldsNow(donor_.events, [&] { return donor_.events.released.empty(); }));
-  hold.Notify();
-  EXPECT_TRUE(donor_.events.WaitFor([&] { return donor_.events.released.contains(kLease); }));
-  EXPECT_FALSE(borrower_.events.Fate(store).ok());
-  borrower_.nccl.BeforeSends(nullptr);
-  ExpectThatLoadsWork(kOther, 2);
-}
-
-TEST_F(NcclFaultTest, AReleasedLeaseThatStillReceivesIsFencedAllTheSame) {
-  absl::Notification hold;
-  borrower_.nccl.BeforeSends([&] { hold.WaitForNotification(); });
-  const Ticket store = borrower_.Store(kLease, 0, 0, kPiece);
-  EXPECT_TRUE(Eventually([&] { return donor_.nccl.num_groups() == 1; }));
-  borrower_.transport->SendRelease(kLease);
-  const absl::Time begin = absl::Now();
-  donor_.transport->Fence(kLease);
-  EXPECT_LT(absl::Now() - begin, Transport::kReadPatience);
+  EXPECT_TRUE(fenced.WaitForNotificationWithTimeout(RecordingTransportEvents::kPatience));
+  abort.Notify();
+  owner.join();
   donor_.Fill(0, Pattern(kPiece, 5));  // the owner's
+  hold.Notify();
+  EXPECT_EQ(borrower_.events.Fate(stores[0]).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(donor_.Read(0, kPiece), Pattern(kPiece, 5));
+  EXPECT_EQ(borrower_.events.Fate(stores[1]), absl::OkStatus());
+  EXPECT_EQ(donor_.Read(kNcclLeaseBytes + kPiece, kPiece), Pattern(kPiece, 6));
+  ExpectThatLoadsWork(kOther, 2);
+  EXPECT_EQ(borrower_.nccl.num_made(), 1) << "nothing else of the borrower's is lost";
+  borrower_.nccl.BeforeSends(nullptr);
+  donor_.nccl.BeforeAborts(nullptr);
+}
+
+TEST_F(NcclFaultTest, AReleasedLeaseIsTheOwnersThoughAStoreIsStillToCome) {
+  absl::Notification hold;
+  borrower_.nccl.BeforeSends([&] { hold.WaitForNotification(); });
+  const Ticket store = borrower_.Store(kLease, 0, 0, kPiece);
+  EXPECT_TRUE(Eventually([&] { return donor_.nccl.num_groups() == 1; }));
+  borrower_.transport->SendRelease(kLease);
   EXPECT_TRUE(donor_.events.WaitFor([&] { return donor_.events.released.contains(kLease); }));
+  donor_.Fill(0, Pattern(kPiece, 5));  // the owner's
   hold.Notify();
   EXPECT_FALSE(borrower_.events.Fate(store).ok());
   borrower_.nccl.BeforeSends(nullptr);
   ExpectThatLoadsWork(kOther, 2);
   EXPECT_EQ(donor_.Read(0, kPiece), Pattern(kPiece, 5));
+}
+
+// A donor whose device is about to copy what was stored, and goes on when it is told.
+class NcclLandingTest : public testing::Test {
+ protected:
+  NcclLandingTest() {
+    (void)Lend(donor_, borrower_, kLease, 0);
+    borrower_.Fill(0, Pattern(kPiece, 4));
+    store_ = borrower_.Store(kLease, 0, 0, kPiece);
+    copies_.WaitForNotification();
+  }
+  void ExpectThatItWaitsForTheCopy(const std::function<void()>& act, absl::Notification& done) {
+    std::thread owner(act);
+    EXPECT_FALSE(done.WaitForNotificationWithTimeout(absl::Milliseconds(20)));
+    goes_on_.Notify();
+    done.WaitForNotification();
+    EXPECT_EQ(donor_.Read(0, kPiece), Pattern(kPiece, 4)) << "it is copied by then";
+    owner.join();
+  }
+
+  ShmFolder folder_;
+  absl::Notification copies_, goes_on_;
+  NcclNode donor_{folder_, "donor", {.on_copy = [this](const backend::cuda::DeviceCopy&) {
+                    if (!copies_.HasBeenNotified()) copies_.Notify();
+                    goes_on_.WaitForNotification();
+                  }}};
+  NcclNode borrower_{folder_, "borrower"};
+  Ticket store_;
+};
+
+TEST_F(NcclLandingTest, AFenceDoesNotReturnWhileAStoreIsBeingWritten) {
+  absl::Notification fenced;
+  ExpectThatItWaitsForTheCopy(
+      [&] {
+        donor_.transport->Fence(kLease);
+        fenced.Notify();
+      },
+      fenced);
+}
+
+TEST_F(NcclLandingTest, AReleaseIsNotToldWhileAStoreIsBeingWritten) {
+  absl::Notification released;
+  ExpectThatItWaitsForTheCopy(
+      [&] {
+        borrower_.transport->SendRelease(kLease);
+        EXPECT_TRUE(donor_.events.WaitFor([&] { return donor_.events.released.contains(kLease); }));
+        released.Notify();
+      },
+      released);
+}
+
+TEST_F(NcclLandingTest, WhatIsNotCopiedIsNotStored) {
+  donor_.driver.Lose();
+  goes_on_.Notify();
+  EXPECT_FALSE(borrower_.events.Fate(store_).ok());
 }
 
 TEST_F(NcclFaultTest, ADonorThatDiesEndsEverythingAtOnce) {
@@ -268,7 +255,7 @@ TEST_F(NcclFaultTest, ABorrowerThatDiesLeavesTheGrantToBeOpenedAgain) {
   EXPECT_TRUE(donor_.events.WaitFor([&] { return donor_.events.borrower_gone.contains(kOther); }));
   const absl::Time begin = absl::Now();
   donor_.transport->Fence(kLease);
-  EXPECT_LT(absl::Now() - begin, Transport::kReadPatience) << "nothing of it is being received any more";
+  EXPECT_LT(absl::Now() - begin, Transport::kReadPatience);
 }
 
 // A store, a load and a stream; whatever of it succeeds is right.

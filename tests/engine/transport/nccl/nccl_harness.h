@@ -41,15 +41,14 @@ inline constexpr int64_t kPiece = 48 * kKiB;
 
 /// One engine: its device, its arena, what it heard, its transport.
 struct NcclNode {
-  NcclNode(const ShmFolder& folder, const std::string& name, absl::Duration fence_patience = NcclDonor::kFencePatience)
-      : instance(name + "-instance"), nccl(driver) {
+  NcclNode(const ShmFolder& folder, const std::string& name, const FakeCudaDriver::Options& device = {})
+      : instance(name + "-instance"), driver(device), nccl(driver) {
     arena = backend::cuda::MakeArena(driver, {.bytes = kNcclArenaBytes, .block_bytes = backend::cuda::kUnit});
     auto created = NcclTransport::Create({.shm_dir = folder.path(),
                                           .name = name,
                                           .instance_id = instance,
                                           .arena = arena->base(),
-                                          .arena_bytes = kNcclArenaBytes,
-                                          .fence_patience = fence_patience},
+                                          .arena_bytes = kNcclArenaBytes},
                                          nccl, driver, clock, events);
     EXPECT_TRUE(created.ok()) << created.status();
     transport = std::move(created).value();

@@ -60,6 +60,41 @@ class RawPeer {
   std::shared_ptr<ShmSocket> socket_;
 };
 
+// One end of a communicator, likewise.
+class RawRank {
+ public:
+  explicit RawRank(int rank) : rank_(rank) {}
+  ~RawRank() {
+    if (comm_ == NcclComm{}) return;
+    nccl_.Abort(comm_);
+    driver_.DestroyStream(stream_);
+  }
+  const NcclUniqueId& id() const { return id_; }
+  /// As far as its trial goes.
+  void Form(const NcclUniqueId& id) {
+    comm_ = nccl_.Init(id, rank_).value();
+    EXPECT_TRUE(Eventually([&] { return *nccl_.Settled(comm_); }));
+    stream_ = driver_.CreateStream().value();
+    NcclTrial trial(nccl_, driver_, rank_);
+    EXPECT_TRUE(Eventually([&] { return *nccl_.Settled(comm_) && *trial.Advance(comm_, stream_); }));
+  }
+  void Give(NcclDirection direction, int64_t bytes) {
+    const NcclRun run = {backend::cuda::ToNumber(arena_->base()), bytes};
+    ASSERT_TRUE(nccl_.Transfer(comm_, direction, 1 - rank_, {&run, 1}, stream_).ok());
+    EXPECT_TRUE(Eventually([&] { return *nccl_.Settled(comm_); }));
+  }
+
+ private:
+  const int rank_;
+  FakeCudaDriver driver_;
+  FakeNccl nccl_{driver_};
+  const NcclUniqueId id_ = nccl_.CreateUniqueId().value();
+  const std::unique_ptr<backend::cuda::CudaArena> arena_ =
+      backend::cuda::MakeArena(driver_, {.bytes = kNcclArenaBytes, .block_bytes = backend::cuda::kUnit});
+  NcclComm comm_{};
+  backend::cuda::Stream stream_{};
+};
+
 NcclBatchMessage Batch(int64_t batch, uint64_t number, int64_t lease, NcclPiece piece,
                        NcclKind kind = NcclKind::kLoad) {
   return {.head = {.batch = batch, .number = number, .kind = kind, .layers = 1, .num_leases = 1, .num_pieces = 1},
@@ -151,7 +186,7 @@ TEST_F(HostileBorrowerTest, ALeaseOfAnotherIsRefusedWithoutAByte) {
   EXPECT_EQ(donor_.nccl.num_groups(), groups);
 }
 
-TEST_F(HostileBorrowerTest, WhatItDoesNotReceiveEndsWithItsCommunicator) {
+TEST_F(HostileBorrowerTest, WhatItDoesNotSendHoldsUpNoFence) {
   RawPeer peer = Opened();
   peer.Send(EncodeNcclMessage(NcclJoin{1, {}}));  // and never joins itself
   peer.Send(EncodeNcclBatch(Batch(1, 1, kOther.value(), {.bytes = 1}, NcclKind::kStore)));
@@ -159,11 +194,28 @@ TEST_F(HostileBorrowerTest, WhatItDoesNotReceiveEndsWithItsCommunicator) {
   const absl::Time begin = absl::Now();
   donor_.transport->Fence(kOther);
   EXPECT_LT(absl::Now() - begin, Transport::kReadPatience) << "its owner has it back";
-  EXPECT_EQ(peer.Await<NcclBroken>().number, 1u);
+  EXPECT_EQ(peer.Await<NcclEnded>().lease, kOther.value());
+}
+
+TEST_F(HostileBorrowerTest, WhatItSendsIsNotWrittenOnceItsLeaseIsOpenElsewhere) {
+  RawRank rank(0);
+  RawPeer peer = Opened();
+  peer.Send(EncodeNcclMessage(NcclJoin{1, rank.id()}));
+  rank.Form(rank.id());
+  peer.Send(EncodeNcclBatch(Batch(1, 1, kOther.value(), {.bytes = kPiece}, NcclKind::kStore)));
+  EXPECT_THAT(peer.Await<NcclAnswer>().leases, ElementsAre(1));
+  peer.Send(EncodeNcclMessage(NcclClose{kOther.value()}));
+  EXPECT_TRUE(donor_.events.WaitFor([&] { return donor_.events.borrower_gone.contains(kOther); }));
+  RawPeer next = Opened();
+  rank.Give(NcclDirection::kSend, kPiece);
+  const auto done = peer.Await<NcclAnswer>();
+  EXPECT_TRUE(done.done);
+  EXPECT_THAT(done.leases, ElementsAre(0));
 }
 
 // The donor's link is busy meanwhile, and joins only the last one.
 TEST_F(HostileBorrowerTest, WhatComesByACommunicatorThatIsNeverJoinedEndsWithTheNext) {
+  RawRank rank(0);
   RawPeer peer = Opened();
   const auto join = [&](uint8_t number) {
     NcclJoin message = {.number = number};
@@ -181,16 +233,18 @@ TEST_F(HostileBorrowerTest, WhatComesByACommunicatorThatIsNeverJoinedEndsWithThe
   aborts.WaitForNotification();
   join(3);
   peer.Send(EncodeNcclBatch(Batch(1, 3, kOther.value(), {.bytes = 1}, NcclKind::kStore)));
-  join(4);
+  peer.Send(EncodeNcclMessage(NcclJoin{4, rank.id()}));
   EXPECT_THAT(peer.Await<NcclAnswer>().leases, ElementsAre(1));
   peer.Send(EncodeNcclMessage(NcclRenew{kOther.value(), 0}));
   EXPECT_TRUE(donor_.events.WaitFor([&] { return donor_.events.renewals.contains(kOther); }));
-  std::thread fence([&] { donor_.transport->Fence(kOther); });
-  absl::SleepFor(4 * NcclDonor::kFencePatience);
-  const absl::Time begin = absl::Now();
   hold.Notify();
-  fence.join();
-  EXPECT_LT(absl::Now() - begin, Transport::kReadPatience) << "its owner has it back";
+  rank.Form(rank.id());
+  peer.Send(EncodeNcclBatch(Batch(2, 4, kOther.value(), {.bytes = kPiece})));
+  rank.Give(NcclDirection::kReceive, kPiece);
+  EXPECT_FALSE(peer.Await<NcclAnswer>().done);
+  const auto done = peer.Await<NcclAnswer>();
+  EXPECT_TRUE(done.done);
+  EXPECT_EQ(done.batch, 2);
   donor_.nccl.BeforeAborts(nullptr);
 }
 
@@ -235,29 +289,19 @@ class HostileDonorTest : public testing::Test {
   void Grant() {
     peer_->Send(EncodeNcclMessage(NcclGranted{kLease.value(), 3}));
     join_ = peer_->Await<NcclJoin>();
-    comm_ = nccl_.Init(join_.id, 1).value();
-    EXPECT_TRUE(Eventually([&] { return *nccl_.Settled(comm_); }));
-    const backend::cuda::Stream stream = driver_.CreateStream().value();
-    NcclTrial trial(nccl_, driver_, /*rank=*/1);
-    EXPECT_TRUE(Eventually([&] { return *nccl_.Settled(comm_) && *trial.Advance(comm_, stream); }));
-    driver_.DestroyStream(stream);
+    rank_.Form(join_.id);
     EXPECT_TRUE(borrower_.events.Opening(kLease).ok());
   }
   void ExpectGone() {
     EXPECT_TRUE(peer_->IsClosed());
     EXPECT_TRUE(borrower_.events.WaitFor([&] { return borrower_.events.donor_gone.contains(kLease); }));
   }
-  ~HostileDonorTest() override {
-    if (comm_ != NcclComm{}) nccl_.Abort(comm_);
-  }
 
   ShmFolder folder_;
   ShmListener listener_;
   NcclNode borrower_{folder_, "borrower"};
-  FakeCudaDriver driver_;
-  FakeNccl nccl_{driver_};
+  RawRank rank_{1};
   NcclJoin join_ = {};
-  NcclComm comm_{};
   std::optional<RawPeer> peer_;
 };
 
@@ -274,6 +318,31 @@ TEST_F(HostileDonorTest, AnswersOutOfTurnEndTheChannelAndTheLoad) {
   peer_->Send(EncodeNcclAnswer({.done = true, .batch = batch, .leases = {1}}));  // nothing was accepted yet
   EXPECT_THAT(borrower_.transport->Await(load), ElementsAre(kLease));
   ExpectGone();
+}
+
+TEST_F(HostileDonorTest, AStoreIsCutToWhatItTakesAtOnce) {
+  Grant();
+  constexpr int64_t kBytes = 2 * kMaxNcclStoreBytes + 5;
+  borrower_.transport->Open({.lease = kOther,
+                             .channel = listener_.path(),
+                             .capability = kCapability,
+                             .bytes = kBytes + 3,
+                             .epoch = kv::Epoch(3),
+                             .store_bytes = kBytes});
+  EXPECT_EQ(peer_->Await<NcclOpen>().lease, kOther.value());
+  peer_->Send(EncodeNcclMessage(NcclGranted{kOther.value(), 3}));
+  EXPECT_TRUE(borrower_.events.Opening(kOther).ok());
+  const Ticket store = borrower_.Store(kOther, 3, 0, kBytes);
+  const auto batch = peer_->Await<NcclBatchMessage>();
+  ASSERT_EQ(batch.pieces.size(), 3u);
+  for (int64_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(batch.pieces[i].offset, 3 + i * kMaxNcclStoreBytes);
+    EXPECT_EQ(batch.pieces[i].bytes, i == 2 ? 5 : kMaxNcclStoreBytes);
+  }
+  for (const bool done : {false, true}) {
+    peer_->Send(EncodeNcclAnswer({.done = done, .batch = batch.head.batch, .leases = {0}}));
+  }
+  EXPECT_EQ(borrower_.events.Fate(store).code(), absl::StatusCode::kFailedPrecondition);
 }
 
 TEST_F(HostileDonorTest, AnAnswerAboutOtherLeasesEndsTheChannel) {
@@ -299,17 +368,11 @@ TEST_F(HostileDonorTest, OneThatAcceptsAndSendsNothingCostsTheReadersPatience) {
 
 TEST_F(HostileDonorTest, OneThatSendsOtherSizesCostsTheReadersPatience) {
   Grant();
-  const auto arena = backend::cuda::MakeArena(driver_, {.bytes = kNcclArenaBytes, .block_bytes = backend::cuda::kUnit});
-  const backend::cuda::Stream stream = driver_.CreateStream().value();
   const Ticket load = borrower_.Load(kLease, 0, kPiece, 0);
   const int64_t batch = peer_->Await<NcclBatchMessage>().head.batch;
   peer_->Send(EncodeNcclAnswer({.batch = batch, .leases = {1}}));
-  const NcclRun run = {backend::cuda::ToNumber(arena->base()), kPiece / 2};
-  ASSERT_TRUE(nccl_.Transfer(comm_, NcclDirection::kSend, 0, {&run, 1}, stream).ok());
-  EXPECT_TRUE(Eventually([&] { return *nccl_.Settled(comm_); }));
+  rank_.Give(NcclDirection::kSend, kPiece / 2);
   EXPECT_THAT(borrower_.transport->Await(load), ElementsAre(kLease));
-  nccl_.Abort(std::exchange(comm_, NcclComm{}));
-  driver_.DestroyStream(stream);
   borrower_.nccl.ForgetMisuse();
 }
 

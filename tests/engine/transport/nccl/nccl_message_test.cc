@@ -103,6 +103,7 @@ TEST(NcclMessageTest, NumbersThatMeanNothingAreRefused) {
   bad.push_back(Batch(NcclKind::kLoad, 1, 0, {{.offset = 0, .lease = 2, .bytes = 1}}));
   bad.push_back(Batch(NcclKind::kLoad, 1, 0, {{.offset = 0, .lease = 0, .bytes = 0}}));
   bad.push_back(Batch(NcclKind::kLoad, 1, 0, {{.offset = 0, .lease = 0, .bytes = kMaxNcclPieceBytes + 1}}));
+  bad.push_back(Batch(NcclKind::kStore, 1, 0, {{.offset = 0, .lease = 0, .bytes = kMaxNcclStoreBytes + 1}}));
   bad.push_back(Batch(NcclKind::kLoad, 1, 0, {{.offset = 0, .lease = 0, .first_is_there = 1, .bytes = 1}}));
   bad.push_back(Batch(NcclKind::kStream, 2, 8, {{.offset = 0, .lease = 0, .first_is_there = 2, .bytes = 1}}));
   for (const auto& [layers, again] : {std::pair(1u, 1u), std::pair(2u, 2u)}) {
