@@ -185,7 +185,8 @@ class Transport {
 
   /// The value of the label `transport`, as in --transport: "shm".
   virtual const char* kind() const = 0;
-  /// What peers must have in common to understand each other: the kind, and the version of its messages.
+  /// What peers must have in common to understand each other: the kind, the version of its messages, and that of what
+  /// carries the bytes where that matters.
   virtual std::string protocol() const { return kind(); }
   /// Whether leases are mapped: then a view has a base, and may be read and stored from where it lies. Where they are
   /// not, Load and BeginStream alone bring what lies there.

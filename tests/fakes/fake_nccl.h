@@ -32,8 +32,8 @@ namespace swiftcache::engine::transport::nccl {
 /// Thread-safety: safe. Ownership: borrows the driver.
 class FakeNccl final : public NcclApi {
  public:
-  explicit FakeNccl(backend::cuda::FakeCudaDriver& driver, int settle_polls = 2)
-      : driver_(driver), settle_polls_(settle_polls) {}
+  explicit FakeNccl(backend::cuda::FakeCudaDriver& driver, int settle_polls = 2, int version = 23203)
+      : driver_(driver), settle_polls_(settle_polls), version_(version) {}
 
   /// The n-th call from now on, counted from 1, fails, once; Abort cannot.
   void FailAt(int64_t nth);
@@ -56,7 +56,7 @@ class FakeNccl final : public NcclApi {
   int64_t num_made() const;
   int64_t num_groups() const;  // that were given, but for those that connect
 
-  int version() const override { return 23203; }
+  int version() const override { return version_; }
   absl::StatusOr<NcclUniqueId> CreateUniqueId() override;
   absl::StatusOr<NcclComm> Init(const NcclUniqueId& id, int rank) override;
   absl::StatusOr<bool> Settled(NcclComm comm) override;
@@ -95,7 +95,7 @@ class FakeNccl final : public NcclApi {
   static bool Match(const Group& a, const Group& b);
 
   backend::cuda::FakeCudaDriver& driver_;
-  const int settle_polls_;
+  const int settle_polls_, version_;
   mutable std::mutex mutex_;
   int64_t calls_until_failure_ = 0;
   bool has_failed_ = false, muted_ = false;

@@ -28,7 +28,8 @@ absl::StatusOr<std::unique_ptr<NcclTransport>> NcclTransport::Create(const Optio
 
 NcclTransport::NcclTransport(const Options& options, NcclApi& nccl, backend::cuda::Driver& driver, const Clock& clock,
                              TransportEvents& events, ShmListener listener)
-    : listener_(std::move(listener)),
+    : nccl_version_(nccl.version()),
+      listener_(std::move(listener)),
       donor_({.arena = options.arena, .arena_bytes = options.arena_bytes}, nccl, driver, clock, events),
       borrower_(options.instance_id, nccl, driver, clock, events) {}
 
@@ -45,7 +46,7 @@ void NcclTransport::Stop() {
   donor_.Stop();
 }
 
-std::string NcclTransport::protocol() const { return absl::StrCat(kind(), ".", kNcclVersion); }
+std::string NcclTransport::protocol() const { return absl::StrCat(kind(), ".", kNcclVersion, ".", nccl_version_); }
 
 void NcclTransport::Open(const OpenSpec& spec) {
   OpenSpec open = spec;

@@ -50,6 +50,7 @@ class NcclTransport final : public Transport {
   void Stop() override;
 
   const char* kind() const override { return "nccl"; }
+  /// With NCCL's own version, too: two of different versions make no communicator.
   std::string protocol() const override;
   bool maps() const override { return false; }
   int64_t most_streamed_blocks(int64_t layers) const override { return MostStreamed(layers); }
@@ -75,6 +76,7 @@ class NcclTransport final : public Transport {
                 TransportEvents& events, ShmListener listener);
   absl::Status Start();
 
+  const int nccl_version_;
   std::atomic<int64_t> next_ticket_ = 1;
   ShmListener listener_;
   NcclDonor donor_;

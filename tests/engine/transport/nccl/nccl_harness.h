@@ -41,8 +41,9 @@ inline constexpr int64_t kPiece = 48 * kKiB;
 
 /// One engine: its device, its arena, what it heard, its transport.
 struct NcclNode {
-  NcclNode(const ShmFolder& folder, const std::string& name, const FakeCudaDriver::Options& device = {})
-      : instance(name + "-instance"), driver(device), nccl(driver) {
+  NcclNode(const ShmFolder& folder, const std::string& name, const FakeCudaDriver::Options& device = {},
+           int nccl_version = 23203)
+      : instance(name + "-instance"), driver(device), nccl(driver, /*settle_polls=*/2, nccl_version) {
     arena = backend::cuda::MakeArena(driver, {.bytes = kNcclArenaBytes, .block_bytes = backend::cuda::kUnit});
     auto created = NcclTransport::Create({.shm_dir = folder.path(),
                                           .name = name,

@@ -197,8 +197,10 @@ TEST_F(NcclTransportTest, ADonorThatIsNotThereIsOneClearError) {
   EXPECT_EQ(OpenNow(borrower_, spec).status().code(), absl::StatusCode::kUnavailable);
 }
 
-TEST_F(NcclTransportTest, ItsProtocolIsItsKindAndTheVersionOfItsMessages) {
-  EXPECT_EQ(donor_.transport->protocol(), absl::StrCat("nccl.", kNcclVersion));
+TEST_F(NcclTransportTest, ItsProtocolIsItsKindAndTheVersionsOfItsMessagesAndOfNccl) {
+  EXPECT_EQ(donor_.transport->protocol(), absl::StrCat("nccl.", kNcclVersion, ".23203"));
+  const NcclNode other(folder_, "other", {}, 22705);
+  EXPECT_EQ(other.transport->protocol(), absl::StrCat("nccl.", kNcclVersion, ".22705"));
 }
 
 TEST_F(NcclTransportTest, ADonorMayCallTheFolderByAnotherPath) {
