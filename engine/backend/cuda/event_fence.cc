@@ -34,13 +34,15 @@ absl::Status EventFence::Record(Stream stream) {
 }
 
 // A driver says of an event that was never recorded that it has passed; the work behind this one never began.
-bool EventFence::Passed() const {
+absl::StatusOr<bool> EventFence::Ask() const {
   if (fate_ != Fate::kOpen || !recorded_) return fate_ == Fate::kPassed;
-  const absl::StatusOr<bool> passed = driver_.Passed(event_);
+  ASSIGN_OR_RETURN(const bool passed, driver_.Passed(event_));
   Fate open = Fate::kOpen;
-  if (passed.ok() && *passed) fate_.compare_exchange_strong(open, Fate::kPassed);
+  if (passed) fate_.compare_exchange_strong(open, Fate::kPassed);
   return fate_ == Fate::kPassed;
 }
+
+bool EventFence::Passed() const { return Ask().value_or(false); }
 
 // Of several who wait the first to return decides.
 absl::Status EventFence::Synchronize() const {

@@ -45,6 +45,8 @@ class EventFence final : public FenceState {
   absl::Status Record(Stream stream);
 
   bool Passed() const override;
+  /// As Passed, which is false also where the driver answers with an error; of a device that is lost it always does.
+  absl::StatusOr<bool> Ask() const;
   void Wait() const override { (void)Synchronize(); }
   /// Waits. ABORTED: it was never recorded, or a wait for it has failed before.
   absl::Status Synchronize() const;

@@ -103,7 +103,7 @@ absl::Status NcclLink::Advance() {
   RETURN_IF_ERROR(Settle());
   RETURN_IF_ERROR(Announce());
   RETURN_IF_ERROR(PostNext());
-  MarkDone();
+  RETURN_IF_ERROR(MarkDone());
   LoseUnannounced();
   return CheckPatience();
 }
@@ -277,7 +277,8 @@ void NcclLink::MarkPosted(NcclBatch& batch, std::shared_ptr<const EventFence> ev
   group.posted = true;
 }
 
-void NcclLink::MarkDone() {
+// Of a lost device no event passes any more.
+absl::Status NcclLink::MarkDone() {
   for (;;) {
     std::shared_ptr<const EventFence> event;
     NcclBatchPtr batch, ended;
@@ -291,7 +292,7 @@ void NcclLink::MarkDone() {
       } else {
         const auto it =
             std::find_if_not(batches_.begin(), batches_.end(), [](const NcclBatchPtr& b) { return IsAllDone(*b); });
-        if (it == batches_.end() || (*it)->num_done == (*it)->num_posted) return;
+        if (it == batches_.end() || (*it)->num_done == (*it)->num_posted) return absl::OkStatus();
         batch = *it;
         group = &batch->groups[batch->num_done];
         event = group->event;
@@ -302,7 +303,8 @@ void NcclLink::MarkDone() {
       continue;
     }
     if (event != nullptr) {
-      if (!event->Passed()) return;
+      ASSIGN_OR_RETURN(const bool passed, event->Ask());
+      if (!passed) return absl::OkStatus();
       if (batch->land) Land(*batch, *group);
     }
     absl::MutexLock lock(&mutex_);

@@ -131,7 +131,7 @@ class NcclLink {
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status OrderStream(NcclGroup& group) ABSL_LOCKS_EXCLUDED(mutex_);
   void MarkPosted(NcclBatch& batch, std::shared_ptr<const backend::cuda::EventFence> event) ABSL_LOCKS_EXCLUDED(mutex_);
-  void MarkDone() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status MarkDone() ABSL_LOCKS_EXCLUDED(mutex_);
   void Land(const NcclBatch& batch, const NcclGroup& group) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status CheckPatience() ABSL_LOCKS_EXCLUDED(mutex_);
   void LoseUnannounced() ABSL_LOCKS_EXCLUDED(mutex_);

@@ -12,7 +12,8 @@ absl::StatusOr<bool> NcclTrial::Advance(NcclComm comm, backend::cuda::Stream str
   if (event_ != nullptr) {
     if (!is_recorded_) RETURN_IF_ERROR(event_->Record(stream));
     is_recorded_ = true;
-    if (!event_->Passed()) return false;
+    ASSIGN_OR_RETURN(const bool passed, event_->Ask());
+    if (!passed) return false;
     event_ = nullptr;
     ++num_over_;
   }

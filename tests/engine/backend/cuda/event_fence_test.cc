@@ -70,6 +70,8 @@ TEST_F(EventFenceTest, OneWhoseWaitFailsIsNotWaitedForAndNeverPasses) {
   driver_.FailAt(1);
   EXPECT_FALSE(fence->Passed());
   driver_.FailAt(1);
+  EXPECT_EQ(fence->Ask().status().code(), absl::StatusCode::kInternal);
+  driver_.FailAt(1);
   EXPECT_EQ(fence->Synchronize().code(), absl::StatusCode::kInternal);
   fence->Wait();
   driver_.Resume();

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "tests/engine/transport/nccl/nccl_harness.h"
 
@@ -251,6 +252,28 @@ TEST_F(NcclSliceStreamTest, AStreamThatWaitsForASilentDonorIsNotHungForEver) {
   arrived.Wait();
   EXPECT_TRUE(arrived.Passed());
   EXPECT_THAT(stream->End(), ElementsAre(kLease));
+}
+
+// Nothing of it passes any more, what it is behind least of all.
+TEST_F(NcclSliceStreamTest, OfADeviceThatIsLostItEndsAtOnce) {
+  const backend::cuda::Stream computing = borrower_.driver.CreateStream().value();
+  auto computed = backend::cuda::EventFence::Create(borrower_.driver).value();
+  absl::Notification finish;
+  ASSERT_TRUE(borrower_.driver.Launch(computing, [&] { finish.WaitForNotification(); }).ok());
+  ASSERT_TRUE(computed->Record(computing).ok());
+  StreamSpec spec = {.num_layers = kLayers, .slice_bytes = kSlice};
+  Add(spec, kLease, 0);
+  const auto stream = borrower_.transport->BeginStream(spec, backend::Fence(computed));
+  for (int64_t layer = 0; layer < kLayers; ++layer) stream->Release(layer, {});
+  const backend::Fence last = stream->Arrived(kLayers - 1);
+  EXPECT_TRUE(Eventually([&] { return last.state()->stands_for() != nullptr; })) << "all layers are in the stream";
+  borrower_.driver.Lose();
+  const absl::Time begin = absl::Now();
+  EXPECT_THAT(stream->End(), ElementsAre(kLease));
+  EXPECT_LT(absl::Now() - begin, NcclDonor::kBorrowerPatience / 2) << "its donor gives it up by then";
+  finish.Notify();
+  computed.reset();
+  borrower_.driver.DestroyStream(computing);
 }
 
 }  // namespace
