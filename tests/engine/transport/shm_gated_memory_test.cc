@@ -38,6 +38,15 @@ class ShmSlowMapTest : public testing::Test {
     donor_.transport->SendRevoke(kOther, absl::Milliseconds(50));
     return borrower_.events.WaitFor([&] { return borrower_.events.revoked.contains(kOther); });
   }
+  // It is mapped now, and others are heard while it is unmapped. REQUIRES: unmap_lease is closed.
+  void ExpectUnmappedAndNeverOpen() {
+    gates_.map_lease.Open();
+    EXPECT_TRUE(gates_.unmap_lease.WaitUntilSomebodyHangs());
+    EXPECT_TRUE(HearsThatOtherIsRevoked());
+    gates_.unmap_lease.Open();
+    borrower_.transport->Stop();
+    EXPECT_FALSE(borrower_.events.opened.contains(kLease));
+  }
 
   MemoryGates gates_;
   ShmFolder folder_;
@@ -58,12 +67,7 @@ TEST_F(ShmSlowMapTest, ALeaseThatIsFencedMeanwhileIsNeverOpenAndUnmappedAtOnce) 
   gates_.unmap_lease.Close();
   donor_.transport->Fence(kLease);
   EXPECT_EQ(borrower_.events.Opening(kLease).status().code(), absl::StatusCode::kUnavailable);
-  gates_.map_lease.Open();
-  EXPECT_TRUE(gates_.unmap_lease.WaitUntilSomebodyHangs());
-  EXPECT_TRUE(HearsThatOtherIsRevoked());
-  gates_.unmap_lease.Open();
-  borrower_.transport->Stop();
-  EXPECT_FALSE(borrower_.events.opened.contains(kLease));
+  ExpectUnmappedAndNeverOpen();
   EXPECT_FALSE(borrower_.events.donor_gone.contains(kLease));
 }
 
@@ -71,12 +75,7 @@ TEST_F(ShmSlowMapTest, ALeaseThatIsClosedMeanwhileIsUnmappedAndNothingMoreIsHear
   gates_.unmap_lease.Close();
   borrower_.transport->Close(kLease);
   EXPECT_TRUE(donor_.events.WaitFor([&] { return donor_.events.borrower_gone.contains(kLease); }));
-  gates_.map_lease.Open();
-  EXPECT_TRUE(gates_.unmap_lease.WaitUntilSomebodyHangs());
-  EXPECT_TRUE(HearsThatOtherIsRevoked());
-  gates_.unmap_lease.Open();
-  borrower_.transport->Stop();
-  EXPECT_FALSE(borrower_.events.opened.contains(kLease));
+  ExpectUnmappedAndNeverOpen();
 }
 
 // The donor has lent kOther; each test says where it hangs.
